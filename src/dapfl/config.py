@@ -1,0 +1,166 @@
+"""The schema of a run and the only place where defaults live.
+
+A run is one `RunConfig`. It is read from strict TOML (an unknown key is an error), changed by
+command-line flags, and written whole into the run's manifest. The structs are frozen; pass them
+whole, never field by field.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from dapfl.errors import ConfigError
+
+Positive = Annotated[float, Meta(gt=0)]
+NonNegative = Annotated[float, Meta(ge=0)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+Count = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+
+
+class _Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Shared by all: frozen, named arguments only, unknown keys refused."""
+
+
+class Axis(_Config):
+    """One hyper-parameter that a policy may choose: its range, its scale, or the value it is pinned to."""
+
+    low: float
+    high: float
+    scale: Literal["linear", "log"] = "linear"
+    integer: bool = False
+    pinned: float | None = None
+
+
+class ActionSpace(_Config):
+    """The axes of an action a_i(t) (Eq. 21), each free or pinned."""
+
+    eta: Axis = Axis(low=1e-4, high=1e-1, scale="log")
+    alpha: Axis = Axis(low=1, high=30, scale="log", integer=True)
+    batch_size: Axis = Axis(low=8, high=128, scale="log", integer=True, pinned=32)
+
+
+class AgentConfig(_Config):
+    """The DDPG agent (Section IV): its networks, rates and the parts that go beyond the paper.
+
+    The defaults are the agent of the setting `dap-fl`; `dap-fl-paper` is a row of the settings table.
+    """
+
+    state: Literal["paper", "rich"] = "rich"
+    hidden: tuple[Count, ...] = (64, 64)
+    activation: Literal["relu", "tanh"] = "relu"
+    actor_rate: NonNegative = 3e-5
+    critic_rate: NonNegative = 3e-4
+    lambda_rate: NonNegative = 1e-3
+    lambda_start: NonNegative = 0.0
+    gamma: Fraction = 0.95
+    beta: Fraction = 0.005
+    batch: Count = 32
+    steps: Natural = 2
+    buffer: Count = 2000
+    twin: bool = True
+    noise: NonNegative = 0.0
+    noise_decay: Fraction = 0.97
+    noise_floor: NonNegative = 0.0
+    random_rounds: Natural = 0
+    xi: tuple[NonNegative, NonNegative, NonNegative] = (1.0, 1.0, 1.0)
+    local_reward: NonNegative = 1.0
+    standardise: bool = True
+    price: NonNegative = 0.2
+    warm_start: str | None = "packaged"
+
+
+class PolicyConfig(_Config):
+    """How a client chooses its hyper-parameters."""
+
+    kind: Literal["fixed", "cosine", "random", "ddpg", "dqn"] = "ddpg"
+    capped: bool = True
+    space: ActionSpace = ActionSpace()
+    agent: AgentConfig = AgentConfig()
+
+
+class ResourceConfig(_Config):
+    """What clients have to spend (DESIGN: one unit is one epoch over 600 samples at full capability)."""
+
+    source: Literal["walk", "trace", "measured"] = "walk"
+    trace: str | None = None
+    capabilities: tuple[Positive, ...] = (1.0, 0.8, 0.6, 0.4, 0.2)
+    budget: Positive = 32.0
+    transfer: NonNegative = 1.0
+    jump_probability: Fraction = 0.05
+    deadline_seconds: Positive = 600.0
+
+
+class CryptoConfig(_Config):
+    """How contributions are protected."""
+
+    encryption: Literal["paillier", "none"] = "paillier"
+    envelope: Literal["paillier", "hybrid"] = "hybrid"
+    key_bits: Count = 2048
+    codec: Literal["exact", "compact"] = "exact"
+    randomness: Literal["djn", "full"] = "djn"
+    generator: Literal["n+1", "random"] = "n+1"
+    engine: Literal["auto", "gmp", "ifma"] = "auto"
+    allow_insecure_small_keys: bool = False
+
+
+class RunConfig(_Config):
+    """Everything that decides what a run does."""
+
+    task: str = "cnn-mnist"
+    setting: str = "dap-fl"
+    rounds: Count = 10
+    clients: Count = 20
+    seed: Natural = 0
+    engine: Literal["local", "flower"] = "local"
+    workers: Natural = 0
+    partition: str = "iid"
+    mean_samples: Positive = 600.0
+    std_samples: NonNegative = 200.0
+    batch_size: Count = 32
+    eta: Positive | None = None
+    alpha: Count | None = None
+    price: NonNegative | None = None
+    min_cohort: Count = 3
+    round_timeout: Positive = 3600.0
+    share_reports: bool = True
+    adversaries: tuple[str, ...] = ()
+    log: tuple[Literal["tensorboard", "mlflow"], ...] = ()
+    crypto: CryptoConfig = CryptoConfig()
+    resources: ResourceConfig = ResourceConfig()
+
+
+def parse(data: object) -> RunConfig:
+    """A RunConfig from decoded TOML or JSON; anything unknown or out of range is a ConfigError."""
+    try:
+        return msgspec.convert(data, RunConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"This configuration cannot be used: {error}.") from None
+
+
+def load(path: Path) -> RunConfig:
+    """A RunConfig from a TOML file."""
+    try:
+        return parse(tomllib.loads(path.read_text("utf-8")))
+    except OSError as error:
+        raise ConfigError(f"The configuration file {path} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The configuration file {path} is not valid TOML: {error}.") from None
+
+
+def override(config: RunConfig, changes: dict[str, Any]) -> RunConfig:
+    """The same run with some values changed, checked as if they had come from a file.
+
+    A dotted name reaches a nested value: ``{"crypto.key_bits": 3072}``.
+    """
+    data = msgspec.to_builtins(config)
+    for name, value in changes.items():
+        *path, last = name.split(".")
+        place = data
+        for part in path:
+            place = place[part]
+        place[last] = value
+    return parse(data)
