@@ -72,10 +72,8 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(error, DapflError):
             err.print(f"dapfl {args.command}: {error}", markup=False)
             return 2 if isinstance(error, UserError) else 1
-        err.print(
-            f"dapfl {args.command}: unexpected {type(error).__name__}: {error}. Run again with --debug for the traceback.",
-            markup=False,
-        )
+        what = f"unexpected {type(error).__name__}: {error}"
+        err.print(f"dapfl {args.command}: {what}. Run again with --debug for the traceback.", markup=False)
         return 1
 
 

@@ -22,10 +22,10 @@ Natural = Annotated[int, Meta(ge=0)]
 
 
 class _Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Shared by all: frozen, named arguments only, unknown keys refused."""
+    """Unknown keys are refused everywhere."""
 
 
-class Axis(_Config):
+class Axis(_Config, frozen=True, kw_only=True):
     """One hyper-parameter that a policy may choose: its range, its scale, or the value it is pinned to."""
 
     low: float
@@ -35,7 +35,7 @@ class Axis(_Config):
     pinned: float | None = None
 
 
-class ActionSpace(_Config):
+class ActionSpace(_Config, frozen=True, kw_only=True):
     """The axes of an action a_i(t) (Eq. 21), each free or pinned."""
 
     eta: Axis = Axis(low=1e-4, high=1e-1, scale="log")
@@ -43,7 +43,7 @@ class ActionSpace(_Config):
     batch_size: Axis = Axis(low=8, high=128, scale="log", integer=True, pinned=32)
 
 
-class AgentConfig(_Config):
+class AgentConfig(_Config, frozen=True, kw_only=True):
     """The DDPG agent (Section IV): its networks, rates and the parts that go beyond the paper.
 
     The defaults are the agent of the setting `dap-fl`; `dap-fl-paper` is a row of the settings table.
@@ -73,7 +73,7 @@ class AgentConfig(_Config):
     warm_start: str | None = "packaged"
 
 
-class PolicyConfig(_Config):
+class PolicyConfig(_Config, frozen=True, kw_only=True):
     """How a client chooses its hyper-parameters."""
 
     kind: Literal["fixed", "cosine", "random", "ddpg", "dqn"] = "ddpg"
@@ -82,7 +82,7 @@ class PolicyConfig(_Config):
     agent: AgentConfig = AgentConfig()
 
 
-class ResourceConfig(_Config):
+class ResourceConfig(_Config, frozen=True, kw_only=True):
     """What clients have to spend (DESIGN: one unit is one epoch over 600 samples at full capability)."""
 
     source: Literal["walk", "trace", "measured"] = "walk"
@@ -94,7 +94,7 @@ class ResourceConfig(_Config):
     deadline_seconds: Positive = 600.0
 
 
-class CryptoConfig(_Config):
+class CryptoConfig(_Config, frozen=True, kw_only=True):
     """How contributions are protected."""
 
     encryption: Literal["paillier", "none"] = "paillier"
@@ -107,7 +107,7 @@ class CryptoConfig(_Config):
     allow_insecure_small_keys: bool = False
 
 
-class RunConfig(_Config):
+class RunConfig(_Config, frozen=True, kw_only=True):
     """Everything that decides what a run does."""
 
     task: str = "cnn-mnist"
