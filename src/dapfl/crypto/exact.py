@@ -1,0 +1,59 @@
+"""The codec `exact`: fixed point at float32 level."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dapfl.crypto.codec import LARGEST, Bounds, Encoded, ModelContext, Vector, VectorCodec
+from dapfl.crypto.slots import WIDEST, Bytes
+from dapfl.errors import EncodingError
+
+
+class ExactCodec(VectorCodec):
+    """Fixed point at float32 level.
+
+    A weight w with |w| ≤ 2^10 becomes q = round(w·2^f), |q| ≤ M = 2^(10+f). Client i sends
+    |D_i|·(q + M) in each slot: never negative, so no borrow; Σ|D_i| is known when the sum is decoded, so
+    Σ|D_i|·M is subtracted exactly.
+
+    No sum crosses its slot. Each slot holds at most 2M·|D_i| ≤ 2M·max_samples, the sum of at most
+    max_clients of them at most 2M·max_samples·max_clients, and the slot width is the byte length of that
+    very number. As slots are whole bytes and rows hold whole slots, no row reaches 256^plaintext_bytes.
+
+    f is 30 (an error of 2^-31 a weight, half a float32 step at 0.01) while that fits a 64-bit slot, and
+    as many bits as fit for larger federations; under 20 the bounds are refused. The division of Eq. 44
+    is by Σ|D_i|·2^f in float64.
+    """
+
+    name = "exact"
+
+    def __init__(self, bounds: Bounds, plaintext_bytes: int) -> None:
+        most = 2 * bounds.max_samples * bounds.max_clients
+        room = 8 * WIDEST - (most * int(LARGEST)).bit_length()
+        if room < 20:
+            raise EncodingError(
+                f"{bounds.max_clients} clients with up to {bounds.max_samples} samples leave {room} bits for "
+                f"fractions of weights within ±{LARGEST:g}; 20 are needed. Declare tighter bounds."
+            )
+        self.fraction_bits = min(30, room)
+        self.offset = int(LARGEST) << self.fraction_bits
+        super().__init__(bounds, plaintext_bytes, -(-(most * self.offset).bit_length() // 8))
+
+    def encode(
+        self, local: Vector, samples: int, context: ModelContext, residual: Vector | None = None
+    ) -> Encoded:
+        """|D_i|·(q + M) in each slot (Eq. 33); there is never a residual."""
+        self._check_input(local, samples, context, residual)
+        if residual is not None:
+            raise EncodingError("The exact codec leaves no residual: this one is of a compact run.")
+        # A float32 times a power of two is exact in float64, so rint is the only rounding.
+        q = np.rint(local.astype(np.float64) * 2.0**self.fraction_bits).astype(np.int64)
+        slots = (q + self.offset).view(np.uint64) * np.uint64(samples)
+        return Encoded(self.rows.pack(slots))
+
+    def decode(self, sums: Bytes, contributors: int, samples: int, context: ModelContext) -> Vector:
+        """(Σ|D_i|·q_i) / (Σ|D_i|·2^f), Eq. 44."""
+        slots = self._read(sums, contributors, samples, context, 2 * self.offset * samples)
+        # Wraps modulo 2^64 to the signed sum, which lies within ±2^63.
+        totals = (slots - np.uint64(self.offset * samples)).view(np.int64)
+        mean: NDArray[np.float64] = totals.astype(np.float64) / (samples * 2.0**self.fraction_bits)
+        return mean.astype(np.float32)
