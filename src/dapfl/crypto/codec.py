@@ -117,12 +117,12 @@ class VectorCodec(ABC):
         return self.rows.add(batches)
 
     def encode_count(self, samples: int) -> Bytes:
-        """|D_i| as a plaintext of its own (the second part of Eq. 33)."""
+        """|D_i| as a plaintext of its own, Eq. 34."""
         self._check_samples(samples)
         return self._count_row.pack(np.array([samples], dtype=np.uint64))
 
     def decode_count(self, row: Bytes, contributors: int) -> int:
-        """Σ|D_i| from its decrypted sum; more than the declared bounds allow is an error."""
+        """Σ|D_i| from its decrypted sum, Eq. 43; more than the declared bounds allow is an error."""
         total = int(self._count_row.unpack(row, 1)[0])
         self._check_sum(contributors, total)
         return total
