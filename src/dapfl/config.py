@@ -34,6 +34,12 @@ class Axis(_Config, frozen=True, kw_only=True):
     integer: bool = False
     pinned: float | None = None
 
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise ValueError(f"the low end {self.low:g} of an axis must be below its high end {self.high:g}")
+        if self.scale == "log" and self.low <= 0:
+            raise ValueError(f"an axis on a log scale must start above 0, not at {self.low:g}")
+
 
 class ActionSpace(_Config, frozen=True, kw_only=True):
     """The axes of an action a_i(t) (Eq. 21), each free or pinned."""
@@ -49,28 +55,53 @@ class AgentConfig(_Config, frozen=True, kw_only=True):
     The defaults are the agent of the setting `dap-fl`; `dap-fl-paper` is a row of the settings table.
     """
 
-    state: Literal["paper", "rich"] = "rich"
+    # The agent of the paper.
+    state: Literal["paper", "rich"] = "rich"  # Eq. 20, or that and eight or more features besides
     hidden: tuple[Count, ...] = (64, 64)
     activation: Literal["relu", "tanh"] = "relu"
-    actor_rate: NonNegative = 3e-5
-    critic_rate: NonNegative = 3e-4
-    lambda_rate: NonNegative = 1e-3
-    lambda_start: NonNegative = 0.0
+    actor_rate: NonNegative = 3e-5  # l^A, Eq. 27
+    critic_rate: NonNegative = 3e-4  # l^C, Eq. 26
+    lambda_rate: NonNegative = 1e-3  # l^L, Eq. 29
+    lambda_start: NonNegative = 0.5
     gamma: Fraction = 0.95
-    beta: Fraction = 0.005
-    batch: Count = 32
-    steps: Natural = 2
+    beta: Fraction = 0.005  # Eq. 28
+    batch: Count = 32  # |B|
+    steps: Natural = 2  # times Eqs 24-29 are applied a round; 0: the agent does not learn
     buffer: Count = 2000
-    twin: bool = True
-    noise: NonNegative = 0.0
+    noise: NonNegative = 0.0  # exploration: standard deviation on the action, in [-1, 1]
     noise_decay: Fraction = 0.97
     noise_floor: NonNegative = 0.0
-    random_rounds: Natural = 0
+    random_rounds: Natural = 0  # how many first choices are random
+    xi: tuple[NonNegative, NonNegative, NonNegative] = (1.0, 1.0, 1.0)  # Eq. 17
+    # What goes beyond it.
+    twin: bool = True  # two critics, the smaller value counts; the actor learns every second step
+    project: bool = True  # the critic judges the action that is executed, after the cap
+    constraint: Literal["linear", "hinge"] = "hinge"  # λ·b (Eq. 23), or λ·max(b, 0)
+    tolerance: NonNegative = 0.003  # violation that the dual step of "hinge" tolerates
+    saturation: NonNegative = 1e-3  # price of actor outputs far out on the tanh
+    local_reward: NonNegative = 1.0  # weight of ln(loss before / after own training)
+    standardise: bool = True  # Eq. 22 by the client's own running mean and deviation
+    price: NonNegative = 0.2  # κ, the price of work
+    warm_start: str | None = "packaged"  # "packaged", a file of `dapfl pretrain`, or none
+
+
+class DQNConfig(_Config, frozen=True, kw_only=True):
+    """The rival that picks α from a few levels by a deep Q-network (Sun et al.)."""
+
+    levels: Annotated[int, Meta(ge=2)] = 10
+    hidden: tuple[Count, ...] = (64, 64)
+    activation: Literal["relu", "tanh"] = "relu"
+    rate: NonNegative = 1e-3
+    gamma: Fraction = 0.9
+    beta: Fraction = 0.01
+    batch: Count = 32
+    steps: Natural = 4
+    buffer: Count = 2000
+    explore: Fraction = 1.0  # chance of a random level, first
+    explore_decay: Fraction = 0.94
+    explore_floor: Fraction = 0.05
     xi: tuple[NonNegative, NonNegative, NonNegative] = (1.0, 1.0, 1.0)
-    local_reward: NonNegative = 1.0
-    standardise: bool = True
-    price: NonNegative = 0.2
-    warm_start: str | None = "packaged"
+    penalty: NonNegative = 0.5  # taken from the reward when the plan exceeds the budget
 
 
 class PolicyConfig(_Config, frozen=True, kw_only=True):
@@ -80,6 +111,7 @@ class PolicyConfig(_Config, frozen=True, kw_only=True):
     capped: bool = True
     space: ActionSpace = ActionSpace()
     agent: AgentConfig = AgentConfig()
+    dqn: DQNConfig = DQNConfig()
 
 
 class ResourceConfig(_Config, frozen=True, kw_only=True):

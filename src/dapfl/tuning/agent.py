@@ -1,0 +1,144 @@
+"""Dap-FL's own policy: each round the client's DDPG agent learns from the last one and chooses.
+
+This is Phase 1 of the paper (Section V-B): from s_i(t) comes r_i(t-1), the experience goes into the
+replay buffer, DDPG.train (Eq. 32) takes its steps, and the actor gives a_i(t) = (η, α).
+"""
+
+import msgspec
+import numpy as np
+
+from dapfl.config import PolicyConfig
+from dapfl.errors import PolicyError
+from dapfl.randomness import stream
+from dapfl.tuning import weights
+from dapfl.tuning.action_space import Floats, Hyperparameters
+from dapfl.tuning.buffer import Transitions
+from dapfl.tuning.ddpg import DDPG
+from dapfl.tuning.mdp import History, Reward, Standardiser, limits, paper_state, reward, rich_state
+from dapfl.tuning.policy import AgentRecord, Choice, HyperparameterPolicy, Outcome, Situation, decide
+
+
+class _Pending(msgspec.Struct, frozen=True):
+    """A choice whose reward is not known yet: the next situation will tell."""
+
+    situation: Situation
+    choice: Choice
+    state: list[float]
+    action: list[float]
+    outcome: Outcome | None = None
+
+
+class _Saved(msgspec.Struct, frozen=True, array_like=True):
+    """The whole policy between two calls."""
+
+    choices: int
+    history: History
+    standardiser: Standardiser
+    pending: _Pending | None
+    record: AgentRecord
+    agent: bytes
+
+
+class AgentPolicy(HyperparameterPolicy):
+    """One client's agent: memory of the last round, reward, exploration, and the DDPG that learns."""
+
+    def __init__(self, config: PolicyConfig, seed: int, client: int) -> None:
+        self.config, self.seed, self.client = config, seed, client
+        self.agent = DDPG(config.agent, config.space, stream(seed, "agent", client))
+        if config.agent.warm_start is not None:
+            self.agent.load_weights(weights.load(config.agent.warm_start))
+        self.needs_local_loss = config.agent.state == "rich" or config.agent.local_reward > 0
+        self.choices = 0
+        self.history = History()
+        self.standardiser = Standardiser()
+        self._pending: _Pending | None = None
+        self._record = AgentRecord()
+
+    def choose(self, situation: Situation) -> Choice:
+        """Reward the last choice, learn, and act (Fig. 2). Every draw depends on seed, client and round."""
+        rng = stream(self.seed, "agent", self.client, situation.round)
+        earned, learned = None, None
+        if self._pending is not None:
+            earned = self._remember(self._pending, situation)
+        state = self._state(situation)
+        if self._pending is not None and earned is not None:
+            self.agent.store(self._experience(self._pending, earned, state, situation))
+            learned = self.agent.learn(rng)  # Eq. 32
+        mean = self.agent.act(state[None])[0]
+        planned = self._explore(mean, rng)
+        choice = decide(self.agent.codec.decode(planned), situation, self.config.capped)
+        executed = self.agent.codec.encode(Hyperparameters(choice.eta, choice.alpha, choice.batch_size))
+        self._pending = _Pending(situation, choice, state.tolist(), executed.tolist())
+        self.choices += 1
+        self._record = AgentRecord(
+            state=tuple(state.tolist()),
+            action=tuple(mean.tolist()),
+            reward=earned.total if earned else None,
+            reward_parts=earned.parts if earned else {},
+            critic_loss=learned.critic_loss if learned else None,
+            actor_loss=learned.actor_loss if learned else None,
+            q=float(self.agent.value(state[None], executed[None])[0]),
+            lambda_=self.agent.lambda_,
+        )
+        return choice
+
+    def observe(self, outcome: Outcome) -> None:
+        """Keep how it went until the next global model shows what it was worth."""
+        if self._pending is None:
+            raise PolicyError("A policy observes the outcome of a choice, and none has been made yet.")
+        self._pending = msgspec.structs.replace(self._pending, outcome=outcome)
+
+    @property
+    def record(self) -> AgentRecord:
+        """State, reward, losses, Q and λ of the last choice."""
+        return self._record
+
+    def _state(self, situation: Situation) -> Floats:
+        if self.config.agent.state == "paper":
+            return paper_state(situation)
+        return rich_state(situation, self.history, self.config.agent.price, self.agent.codec)
+
+    def _remember(self, last: _Pending, now: Situation) -> Reward:
+        """r_i(t-1), and the history with that round in it."""
+        outcome = last.outcome or Outcome(completed=False)  # never reported: it did not finish
+        earned, self.standardiser = reward(
+            self.config.agent, self.standardiser, last.situation, last.choice, outcome, now
+        )
+        self.history = self.history.after(last.situation, outcome, np.array(last.action, np.float32), now)
+        return earned
+
+    def _experience(self, last: _Pending, earned: Reward, state: Floats, now: Situation) -> Transitions:
+        return Transitions.one(
+            np.array(last.state, np.float32),
+            np.array(last.action, np.float32),
+            earned.total,
+            state,
+            limits(last.situation, now, self.agent.codec),
+        )
+
+    def _explore(self, mean: Floats, rng: np.random.Generator) -> Floats:
+        """The first choices at random, later ones with Gaussian noise that decays to a floor."""
+        config = self.config.agent
+        if self.choices < config.random_rounds:
+            return rng.uniform(-1.0, 1.0, mean.shape).astype(np.float32)
+        noise = max(config.noise_floor, config.noise * config.noise_decay**self.choices)
+        noisy: Floats = np.clip(mean + noise * rng.standard_normal(mean.shape, dtype=np.float32), -1.0, 1.0)
+        return noisy
+
+    def state(self) -> bytes:
+        """Everything this client has learned and not yet learned from."""
+        return msgspec.msgpack.encode(
+            _Saved(
+                self.choices, self.history, self.standardiser, self._pending, self._record, self.agent.state()
+            )
+        )
+
+    def restore(self, state: bytes) -> None:
+        """Go on bit for bit from what `state` gave a policy that was made with the same arguments."""
+        try:
+            saved = msgspec.msgpack.decode(state, type=_Saved)
+        except msgspec.MsgspecError as error:
+            raise PolicyError(f"This is not the state of a DDPG policy: {error}.") from None
+        self.agent.restore(saved.agent)
+        self.choices, self.history, self.standardiser = saved.choices, saved.history, saved.standardiser
+        self._pending, self._record = saved.pending, saved.record

@@ -1,0 +1,170 @@
+"""What a hyper-parameter policy is: it sees a `Situation`, makes a `Choice`, learns from the `Outcome`.
+
+One object serves one client. Each round the client calls `choose` with what it sees of the global model
+on its own data and of its own resources, trains with what was chosen, and calls `observe` with how that
+went. A policy of your own needs only `choose`:
+
+>>> class Halving(HyperparameterPolicy):
+...     def choose(self, situation):
+...         return decide(Hyperparameters(0.1 / 2**situation.round, 10, 32), situation, capped=True)
+>>> seen = Situation(round=1, rounds=5, loss=2.0, accuracy=0.3, f1=0.3,
+...                  budget=8.0, epoch_cost=1.0, transfer_cost=0.5, samples=600)
+>>> Halving().choose(seen)
+Choice(eta=0.05, alpha=7, batch_size=32, planned_alpha=10)
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dapfl.config import PolicyConfig
+from dapfl.errors import ConfigError, PolicyError
+from dapfl.randomness import stream
+from dapfl.tuning.action_space import ActionCodec, Hyperparameters
+
+COSINE_FLOOR = 0.1  # the learning rate that `Cosine` ends at, as a part of the first
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a client sees at the start of round t: W(t) on D_i (Eq. 20) and its resources (Eq. 19)."""
+
+    round: int
+    rounds: int
+    loss: float
+    accuracy: float
+    f1: float
+    budget: float
+    epoch_cost: float
+    transfer_cost: float
+    samples: int
+
+    def cost(self, alpha: float) -> float:
+        """What α epochs and two transfers cost, the left side of Eq. 19."""
+        return alpha * self.epoch_cost + 2 * self.transfer_cost
+
+    @property
+    def affordable(self) -> int:
+        """The most epochs that keep Eq. 19; 0 if not even one does."""
+        left = self.budget - 2 * self.transfer_cost
+        if not (math.isfinite(left) and math.isfinite(self.epoch_cost) and left > 0):
+            return 0
+        if self.epoch_cost <= left / 1e6:
+            return 10**6
+        epochs = math.floor(left / self.epoch_cost)
+        return epochs if self.cost(epochs) <= self.budget else epochs - 1  # the division may round up
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a client does in round t. `alpha` is executed; `planned_alpha` is what it was before the cap."""
+
+    eta: float
+    alpha: int
+    batch_size: int
+    planned_alpha: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How local training went: finished within the budget or not, and the loss of ŵ_i(t) on D_i."""
+
+    completed: bool
+    loss_after: float | None = None
+
+
+@dataclass(frozen=True)
+class AgentRecord:
+    """What a learning policy can tell of its last choice; None or empty where there is nothing to tell."""
+
+    state: tuple[float, ...] | None = None  # s_i(t), as the networks see it
+    action: tuple[float, ...] | None = None  # μ(s_i(t)) in [-1, 1], before noise and cap
+    reward: float | None = None  # r_i(t-1)
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    critic_loss: float | None = None  # Eq. 25, mean over the round's steps
+    actor_loss: float | None = None  # -J of Eq. 27, mean over the round's steps
+    q: float | None = None  # Q(s_i(t), a_i(t)) of the chosen action
+    lambda_: float | None = None
+
+
+def decide(plan: Hyperparameters, situation: Situation, capped: bool) -> Choice:
+    """A plan made into a choice: under the cap, α is at most what the budget affords (and at least 1)."""
+    alpha = max(1, min(plan.alpha, situation.affordable)) if capped else plan.alpha
+    return Choice(eta=plan.eta, alpha=alpha, batch_size=plan.batch_size, planned_alpha=plan.alpha)
+
+
+class HyperparameterPolicy(ABC):
+    """Chooses a client's hyper-parameters each round. Only `choose` must be written."""
+
+    needs_local_loss = False  # True: `observe` wants `Outcome.loss_after`, which costs an evaluation
+
+    @abstractmethod
+    def choose(self, situation: Situation) -> Choice:
+        """What to train with in this round."""
+
+    def observe(self, outcome: Outcome) -> None:
+        """How the training that `choose` decided went. Nothing is learned unless a policy says so."""
+        del outcome
+
+    @property
+    def record(self) -> AgentRecord:
+        """What there is to tell of the last choice."""
+        return AgentRecord()
+
+    def state(self) -> bytes:
+        """Everything needed to go on later exactly as now; empty for a policy without memory."""
+        return b""
+
+    def restore(self, state: bytes) -> None:
+        """Go on from what `state` gave."""
+        if state:
+            raise PolicyError(
+                f"{type(self).__name__} keeps no state, but {len(state)} bytes of it were to be restored: "
+                "the run was made with another policy."
+            )
+
+
+class Fixed(HyperparameterPolicy):
+    """The same hyper-parameters every round: the pinned values of its action space."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        codec = ActionCodec(config.space)
+        if codec.free:
+            raise ConfigError(
+                f"A {config.kind} policy chooses nothing, but {' and '.join(codec.free)} has no fixed value: "
+                "give --eta and --alpha, or pin the axis."
+            )
+        self.plan = codec.decode(())
+        self.capped = config.capped
+
+    def choose(self, situation: Situation) -> Choice:
+        """The pinned values, capped if the policy is."""
+        return decide(self.plan, situation, self.capped)
+
+
+class Cosine(Fixed):
+    """Pinned values, but η falls along half a cosine to a tenth over the planned rounds."""
+
+    def choose(self, situation: Situation) -> Choice:
+        """η(t) = η·(0.1 + 0.9·(1 + cos(π·t/T))/2)."""
+        progress = min(1.0, situation.round / situation.rounds)
+        share = COSINE_FLOOR + (1 - COSINE_FLOOR) * (1 + math.cos(math.pi * progress)) / 2
+        plan = Hyperparameters(self.plan.eta * share, self.plan.alpha, self.plan.batch_size)
+        return decide(plan, situation, self.capped)
+
+
+class Random(HyperparameterPolicy):
+    """Every free axis uniform on its scale, every round: what an agent must at least beat."""
+
+    def __init__(self, config: PolicyConfig, seed: int, client: int) -> None:
+        self.codec = ActionCodec(config.space)
+        self.capped = config.capped
+        self.seed, self.client = seed, client
+
+    def choose(self, situation: Situation) -> Choice:
+        """A draw that depends on seed, client and round only."""
+        rng = stream(self.seed, "random-policy", self.client, situation.round)
+        action = rng.uniform(-1.0, 1.0, self.codec.size).astype(np.float32)
+        return decide(self.codec.decode(action), situation, self.capped)
