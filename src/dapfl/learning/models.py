@@ -1,0 +1,105 @@
+"""The models of the paper's experiments (Section VI): logistic regression, CNN, ResNet-18.
+
+Every model takes a batch of images as the data sets hold them, (batch, 28, 28) scaled to [0, 1],
+and gives one logit a class.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d, max_pool2d, relu
+
+
+class Logistic(nn.Module):
+    """Multi-class logistic regression, 784 → 10: 7,850 weights."""
+
+    def __init__(self, inputs: int = 784, classes: int = 10) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, classes)
+        self._unit = torch.eye(classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of a batch."""
+        logits: Tensor = self.linear(images.flatten(1))
+        return logits
+
+    @torch.no_grad()
+    def cross_entropy_step(self, images: Tensor, labels: Tensor, eta: float) -> None:
+        """One step of SGD in closed form: the gradient is (softmax - one-hot)ᵀ·x, averaged over the batch."""
+        x = images.flatten(1)
+        weight, bias = self.linear.weight, self.linear.bias
+        # Classes by row, samples by column: the faster way round for matrices this narrow.
+        error = (
+            torch.addmm(bias.unsqueeze(1), weight, x.t()).softmax(0).sub_(self._unit.index_select(1, labels))
+        )
+        weight.addmm_(error, x, alpha=-eta / len(x))
+        bias.add_(error.sum(1), alpha=-eta / len(x))
+
+
+class CNN(nn.Module):
+    """Two convolutions, two poolings, two fully connected layers: 21,840 weights."""
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 10, 5)
+        self.conv2 = nn.Conv2d(10, 20, 5)
+        self.fc1 = nn.Linear(320, 50)
+        self.fc2 = nn.Linear(50, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of a batch."""
+        hidden = relu(max_pool2d(self.conv1(images.unsqueeze(1)), 2))
+        hidden = relu(max_pool2d(self.conv2(hidden), 2))
+        logits: Tensor = self.fc2(relu(self.fc1(hidden.flatten(1))))
+        return logits
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut around them; 1x1 where the shortcut must change shape."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The block's input plus what its convolutions add."""
+        residual = relu(self.norm1(self.conv1(features)))
+        return relu(self.norm2(self.conv2(residual)) + self.shortcut(features))
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 for one input channel: 17 convolutions (a 7x7 stem, 16 of 3x3) and one fully connected layer.
+
+    As usual, the three 1x1 convolutions on shortcuts are there and are not counted among the 17.
+    """
+
+    def __init__(self, classes: int = 10, widths: Sequence[int] = (64, 128, 256, 512)) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, widths[0], 7, stride=2, padding=3, bias=False)
+        self.norm = nn.BatchNorm2d(widths[0])
+        inputs = [widths[0], *widths[:-1]]
+        self.stages = nn.ModuleList(
+            nn.Sequential(ResidualBlock(before, after, 2 if stage else 1), ResidualBlock(after, after, 1))
+            for stage, (before, after) in enumerate(zip(inputs, widths, strict=True))
+        )
+        self.fc = nn.Linear(widths[-1], classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of a batch."""
+        hidden = max_pool2d(relu(self.norm(self.conv(images.unsqueeze(1)))), 3, stride=2, padding=1)
+        for stage in self.stages:
+            hidden = stage(hidden)
+        logits: Tensor = self.fc(torch.flatten(adaptive_avg_pool2d(hidden, 1), 1))
+        return logits

@@ -1,0 +1,128 @@
+"""Which training samples belong to which client.
+
+|D_i| ~ N(600, 200) in the paper, without overlap. Everything follows from the seed, so that every
+process, and every device of a deployment, arrives at the same partition by itself.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dapfl.errors import ConfigError
+from dapfl.randomness import stream
+
+Indices = NDArray[np.int32]
+
+
+def partition(
+    labels: NDArray[np.integer],
+    clients: int,
+    seed: int,
+    scheme: str = "iid",
+    *,
+    mean: float = 600.0,
+    std: float = 200.0,
+    minimum: int = 32,
+) -> list[Indices]:
+    """The indices of each client's samples, one array a client, of about `mean` ± `std` samples.
+
+    - `iid`: every client draws alike. Disjoint.
+    - `dirichlet:A`: every client has its own mixture of classes, drawn from a symmetric Dirichlet
+      distribution: near 0 a client knows a class or two, from 100 on all are alike. Disjoint.
+    - `resampled`: every client draws alike from the whole set, so that clients share samples: for
+      measuring federations that are larger than the data set.
+
+    No client has fewer than `minimum` samples. If the set is too small for the sizes drawn,
+    disjoint shares shrink in proportion; if even the minimum does not fit, it is a ConfigError.
+
+    >>> shares = partition(np.arange(1000) % 10, clients=4, seed=7, mean=100, std=20)
+    >>> [len(share) for share in shares]
+    [83, 111, 105, 136]
+    """
+    kind, concentration = _parse(scheme)
+    if minimum < 1:
+        raise ConfigError(f"A client needs at least one sample: the minimum cannot be {minimum}.")
+    drawn = stream(seed, "partition", "sizes").normal(mean, std, clients).round()
+    sizes = np.maximum(minimum, drawn).astype(np.int64)
+    if kind == "resampled":
+        return _resampled(len(labels), np.minimum(sizes, len(labels)), seed)
+    sizes = _fitting(sizes, len(labels), minimum)
+    if kind == "dirichlet":
+        return _dirichlet(labels, sizes, concentration, stream(seed, "partition", "dirichlet"))
+    order = stream(seed, "partition", "order").permutation(len(labels)).astype(np.int32)
+    return list(np.split(order[: sizes.sum()], np.cumsum(sizes)[:-1]))
+
+
+def _parse(scheme: str) -> tuple[str, float]:
+    kind, _, parameter = scheme.partition(":")
+    if kind in ("iid", "resampled") and not parameter:
+        return kind, 0.0
+    if kind == "dirichlet":
+        try:
+            concentration = float(parameter)
+        except ValueError:
+            concentration = math.nan
+        if 0 < concentration < math.inf:
+            return kind, concentration
+    raise ConfigError(
+        f"There is no partition '{scheme}': say iid, resampled, or dirichlet:A with a number A above 0, "
+        "such as dirichlet:0.3."
+    )
+
+
+def _fitting(sizes: NDArray[np.int64], available: int, minimum: int) -> NDArray[np.int64]:
+    """The sizes, or as much of what exceeds the minimum as there are samples for."""
+    if sizes.sum() <= available:
+        return sizes
+    spare = available - minimum * len(sizes)
+    if spare < 0:
+        raise ConfigError(
+            f"{len(sizes):,} clients of at least {minimum} samples need {minimum * len(sizes):,} samples, "
+            f"and the training set has {available:,}: take fewer clients, smaller batches, or the partition "
+            "'resampled'."
+        )
+    excess = sizes - minimum
+    return minimum + excess * spare // int(excess.sum())
+
+
+def _resampled(available: int, sizes: NDArray[np.int64], seed: int) -> list[Indices]:
+    return [
+        stream(seed, "partition", client).choice(available, int(size), replace=False).astype(np.int32)
+        for client, size in enumerate(sizes, start=1)
+    ]
+
+
+def _dirichlet(
+    labels: NDArray[np.integer], sizes: NDArray[np.int64], concentration: float, rng: np.random.Generator
+) -> list[Indices]:
+    """Shares of the sizes given; a client whose classes are used up goes on with those that are left."""
+    pools = [rng.permutation(np.flatnonzero(labels == label)).astype(np.int32) for label in np.unique(labels)]
+    left = np.array([len(pool) for pool in pools])
+    mixtures = rng.dirichlet(np.full(len(pools), concentration), len(sizes))
+    shares = []
+    for size, mixture in zip(sizes, mixtures, strict=True):
+        counts = _counts(int(size), mixture, left, rng)
+        shares.append(rng.permutation(_take(pools, left, counts)))
+        left = left - counts
+    return shares
+
+
+def _counts(
+    size: int, mixture: NDArray[np.float64], left: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """How many samples of each class a client gets: by its mixture, never more than are left."""
+    counts = np.zeros_like(left)
+    while (short := size - int(counts.sum())) > 0:
+        open_classes = counts < left
+        weights = np.where(open_classes, mixture, 0.0)
+        if weights.sum() < 1e-9:
+            weights = np.where(open_classes, left - counts, 0.0).astype(np.float64)
+        counts = np.minimum(left, counts + rng.multinomial(short, weights / weights.sum()))
+    return counts
+
+
+def _take(pools: Sequence[Indices], left: NDArray[np.int64], counts: NDArray[np.int64]) -> Indices:
+    """The next samples of each class; pools are used from the end."""
+    return np.concatenate([pool[n - k : n] for pool, n, k in zip(pools, left, counts, strict=True)])
