@@ -34,7 +34,7 @@ class Dataset:
     """Training and test samples with their class labels, 0 to `classes` - 1.
 
     Inputs are arrays with one sample a row, of any shape: bytes (uint8) reach the model as
-    float32 in [0, 1]; any other type reaches it as it is.
+    float32 in [0, 1], floats as float32, whole numbers (such as tokens) as they are.
     """
 
     train_images: NDArray[Any]
@@ -199,25 +199,24 @@ def _open_verified(file: DataFile, path: Path) -> mmap.mmap | str:
 
 def _fetch(collection: Collection, folder: Path, wanted: Iterable[DataFile]) -> None:
     """Installs the wanted files: from .gz files placed by hand, then from each source in order."""
+    tried: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
+        missing, problems = _install(folder.glob("*.gz"), folder, wanted)
+        tried += [f"{folder} ({problem})" for problem in problems]
+        for source in collection.sources:
+            if not missing:
+                return
+            with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as name:
+                arrivals = Path(name)
+                complaints = _try(source, missing, arrivals, f"Fetching {collection.name} from {source.name}")
+                missing, problems = _install(arrivals.rglob("*"), folder, missing)
+            tried.append(f"{source.name} ({', '.join([*complaints, *problems]) or 'not all files there'})")
     except OSError as error:
         raise DataError(
             f"The data folder {folder} cannot be used ({error.strerror}): set DAPFL_DATA to another one."
         ) from None
-    tried: list[str] = []
-    missing = _install(folder, folder, wanted, tried)
-    for source in collection.sources:
-        if not missing:
-            return
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as arrivals:
-            try:
-                with console.progress(f"Fetching {collection.name}", len(missing)) as tracker:
-                    source.fetch([file.name for file in missing], Path(arrivals), tracker)
-            except DataError as error:
-                tried.append(f"{source.name} ({error})")
-            missing = _install(Path(arrivals), folder, missing, tried)
     if missing:
         names = ", ".join(file.name for file in missing)
         raise DataError(
@@ -226,20 +225,36 @@ def _fetch(collection: Collection, folder: Path, wanted: Iterable[DataFile]) -> 
         )
 
 
-def _install(arrivals: Path, folder: Path, wanted: Iterable[DataFile], tried: list[str]) -> list[DataFile]:
-    """Moves the wanted files that have arrived, plain or gzipped, into the folder; those still missing."""
-    missing = []
+def _try(source: Source, wanted: Sequence[DataFile], arrivals: Path, title: str) -> list[str]:
+    """Lets a source deliver into the folder; what it complains of."""
+    try:
+        with console.progress(title, len(wanted)) as tracker:
+            source.fetch([file.name for file in wanted], arrivals, tracker)
+    except DataError as error:
+        return [str(error)]
+    return []
+
+
+def _install(
+    arrived: Iterable[Path], folder: Path, wanted: Iterable[DataFile]
+) -> tuple[list[DataFile], list[str]]:
+    """Puts the wanted files that have arrived, plain or gzipped, into the folder.
+
+    Gives those still missing, and what is wrong with those that could not be used.
+    """
+    candidates = sorted(arrived)
+    missing, problems = [], []
     for file in wanted:
-        for candidate in sorted([*arrivals.rglob(file.name), *arrivals.rglob(f"{file.name}.gz")]):
-            if candidate == folder / file.name:
-                continue  # the damaged file that is to be replaced
+        for candidate in candidates:
+            if candidate.name not in (file.name, f"{file.name}.gz"):
+                continue
             problem = _install_file(candidate, file, folder)
             if problem is None:
                 break
-            tried.append(f"{candidate.name} from there, which {problem}")
+            problems.append(f"{candidate.name} {problem}")
         else:
             missing.append(file)
-    return missing
+    return missing, problems
 
 
 def _install_file(candidate: Path, file: DataFile, folder: Path) -> str | None:

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from dapfl.errors import TaskError
 
+Kind = Literal["weight", "buffer"]
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -22,7 +24,7 @@ class TensorSpec:
 
     name: str
     shape: tuple[int, ...]
-    kind: Literal["weight", "buffer"]
+    kind: Kind
     start: int
     stop: int
 
@@ -83,8 +85,9 @@ class Layout:
                     tensor.clamp_(min=0)
 
 
-def _tensors(module: nn.Module) -> list[tuple[str, Literal["weight", "buffer"], Tensor]]:
+def _tensors(module: nn.Module) -> list[tuple[str, Kind, Tensor]]:
     """The tensors that travel, in order. A weight that two layers share appears once."""
-    weights = [(name, "weight", tensor) for name, tensor in module.named_parameters()]
-    buffers = [(name, "buffer", tensor) for name, tensor in module.named_buffers()]
-    return [*weights, *((n, k, t) for n, k, t in buffers if t.is_floating_point())]  # type: ignore[list-item]
+    found: list[tuple[str, Kind, Tensor]] = []
+    found += [(name, "weight", tensor) for name, tensor in module.named_parameters()]
+    found += [(name, "buffer", tensor) for name, tensor in module.named_buffers()]
+    return [(name, kind, tensor) for name, kind, tensor in found if tensor.is_floating_point()]

@@ -94,7 +94,7 @@ def _module(path: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses and pickle look a class's module up there
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise TaskError(f"The task file {path} fails: {type(error).__name__}: {error}.") from error
     return module
