@@ -1,5 +1,7 @@
 """Deep deterministic policy gradient under a constraint (Section IV-C, Fig. 2).
 
+`ActorCritic` is the method, `DDPG` the agent of a client that applies it to (η, α) and b_i(t).
+
 MainNet is an actor μ(s; θ^μ) and a critic Q(s, a; θ^Q), TargetNet a slowly following copy of both;
 λ ≥ 0 prices a plan over budget. `learn` is Eqs 24-29 in the paper's order. What goes beyond the paper
 is switched by `AgentConfig`: a second critic (`twin`), judging the action that the cap leaves
@@ -44,15 +46,11 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     added: int
 
 
-class DDPG:
-    """An actor, one or two critics, their targets, λ and a replay buffer."""
+class ActorCritic:
+    """MainNet and TargetNet of an actor and one or two critics, a replay buffer, and λ."""
 
-    def __init__(self, config: AgentConfig, space: ActionSpace, rng: np.random.Generator) -> None:
+    def __init__(self, config: AgentConfig, states: int, actions: int, rng: np.random.Generator) -> None:
         self.config = config
-        self.codec = ActionCodec(space)
-        if not self.codec.size:
-            raise ConfigError("An agent needs at least one free axis to choose; all of them are pinned.")
-        states, actions = state_size(config.state, self.codec), self.codec.size
         actor = Network((states, *config.hidden, actions), config.activation)
         critic = Network((states + actions, *config.hidden, 1), config.activation)
         self.actor = NetworkPair(actor, config.actor_rate, actor.initial(rng))
@@ -103,7 +101,7 @@ class DDPG:
         if self.config.twin:
             noise = SMOOTHING * rng.standard_normal(action.shape, dtype=np.float32)
             action = np.clip(action + np.clip(noise, -SMOOTHING_LIMIT, SMOOTHING_LIMIT), -1.0, 1.0)
-        inputs = np.hstack((batch.next_states, self._executed(action, batch.limits[:, 3])))
+        inputs = np.hstack((batch.next_states, self.executed(action, batch.limits[:, 3])))
         q = np.min([critic.network(critic.target, inputs)[:, 0] for critic in self.critics], axis=0)
         y: Floats = batch.rewards + np.float32(self.config.gamma) * q
         return y
@@ -124,18 +122,17 @@ class DDPG:
         config, count, critic = self.config, len(batch.rewards), self.critics[0]
         raw, tape = self.actor.network.forward(self.actor.main, batch.states)
         action = np.tanh(raw)
-        executed = self._executed(action, batch.limits[:, 2])
+        executed = self.executed(action, batch.limits[:, 2])
         q, critic_tape = critic.network.forward(critic.main, np.hstack((batch.states, executed)))
         ones = np.full((count, 1), 1.0 / count, np.float32)
         _, at_inputs = critic.network.backward(critic.main, critic_tape, ones, weights=False)
-        gradient = at_inputs[:, -self.codec.size :] * (executed == action)  # ∂Q/∂a; none beyond the cap
-        b, slope = self._constraint(action, batch.limits)
+        gradient = at_inputs[:, -action.shape[1] :] * (executed == action)  # ∂Q/∂a; none beyond the cap
+        b, slope = self.constraint(action, batch.limits)
         if config.constraint == "linear":
             penalty = b
         else:
-            penalty, slope = np.maximum(b, 0.0), slope * (b > 0)
-        if self.codec.alpha_index is not None:
-            gradient[:, self.codec.alpha_index] -= self.lambda_ / count * slope  # -λ·∂b/∂α·∂α/∂a
+            penalty, slope = np.maximum(b, 0.0), slope * (b > 0)[:, None]
+        gradient -= self.lambda_ / count * slope  # -λ·∂b/∂a
         gradient *= 1.0 - action * action  # through the tanh
         gradient -= 2.0 * config.saturation / count * raw
         theta_gradient, _ = self.actor.network.backward(self.actor.main, tape, gradient)
@@ -151,7 +148,48 @@ class DDPG:
             slack = float(np.maximum(b, 0.0).mean()) - self.config.tolerance
         self.lambda_ = max(0.0, self.lambda_ + self.config.lambda_rate * slack)
 
-    def _executed(self, action: Floats, cap: Floats) -> Floats:
+    def executed(self, action: Floats, cap: Floats) -> Floats:
+        """The action that is left of a wished one; here, all of it."""
+        del cap
+        return action
+
+    def constraint(self, action: Floats, limits: Floats) -> tuple[Floats, Floats]:
+        """b (Eq. 23) at an action, and ∂b/∂a; here there is no constraint."""
+        del limits
+        return np.zeros(len(action), np.float32), np.zeros_like(action)
+
+    def state(self) -> bytes:
+        """The whole agent. Networks that never learned are left out: they are made again as they were."""
+        pairs = [pair.state() for pair in (self.actor, *self.critics)]
+        rows = self.buffer.rows().tobytes()
+        return msgspec.msgpack.encode(_Saved(self.updates, self.lambda_, pairs, rows, self.buffer.added))
+
+    def restore(self, state: bytes) -> None:
+        """Go on bit for bit from what `state` gave an agent that was made with the same arguments."""
+        try:
+            saved = msgspec.msgpack.decode(state, type=_Saved)
+            rows = np.frombuffer(saved.rows, np.float32).reshape(-1, self.buffer.edges[-1])
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise PolicyError(f"This is not the state of this DDPG agent: {error}.") from None
+        pairs = (self.actor, *self.critics)
+        if len(saved.pairs) != len(pairs):
+            raise PolicyError("This is the state of a DDPG agent with another number of critics.")
+        for pair, each in zip(pairs, saved.pairs, strict=True):
+            pair.restore(each)
+        self.updates, self.lambda_ = saved.updates, saved.lambda_
+        self.buffer.refill(rows, saved.added)
+
+
+class DDPG(ActorCritic):
+    """The agent that chooses a client's hyper-parameters, within its budget."""
+
+    def __init__(self, config: AgentConfig, space: ActionSpace, rng: np.random.Generator) -> None:
+        self.codec = ActionCodec(space)
+        if not self.codec.size:
+            raise ConfigError("An agent needs at least one free axis to choose; all of them are pinned.")
+        super().__init__(config, state_size(config.state, self.codec), self.codec.size, rng)
+
+    def executed(self, action: Floats, cap: Floats) -> Floats:
         """The action that the cap leaves: α at most what the budget affords."""
         if not self.config.project or self.codec.alpha_index is None:
             return action
@@ -160,17 +198,15 @@ class DDPG:
         np.minimum(column, cap, out=column)
         return executed
 
-    def _constraint(self, action: Floats, limits: Floats) -> tuple[Floats, Floats]:
-        """b of Eq. 23 at an action, and ∂b/∂a of its α coordinate; α is not rounded here."""
-        codec, index = self.codec.alpha, self.codec.alpha_index
+    def constraint(self, action: Floats, limits: Floats) -> tuple[Floats, Floats]:
+        """b of Eq. 19 at an action (α not rounded), and ∂b/∂a = ∂b/∂α·∂α/∂a."""
+        codec, index, slope = self.codec.alpha, self.codec.alpha_index, np.zeros_like(action)
         if index is None:
-            alpha = np.full(len(action), codec.axis.pinned)
-            return violation(alpha.astype(np.float32), limits), np.zeros(len(action), np.float32)
-        alpha = codec.decode(action[:, index])
-        slope = (codec.slope(alpha) * limits[:, 0]).astype(np.float32)
+            alpha = np.full(len(action), codec.axis.pinned, np.float64)
+        else:
+            alpha = codec.decode(action[:, index])
+            slope[:, index] = codec.slope(alpha) * limits[:, 0]
         return violation(alpha.astype(np.float32), limits), slope
-
-    # Weights and state -------------------------------------------------------------------------
 
     def weights(self, made_by: str = "") -> Weights:
         """What MainNet has learned, to start other agents from."""
@@ -189,21 +225,3 @@ class DDPG:
         weights.check_fit(self.weights())
         for pair, theta in zip((self.actor, *self.critics), (weights.actor, *weights.critics), strict=False):
             pair.load(np.frombuffer(theta, np.float32))
-
-    def state(self) -> bytes:
-        """The whole agent. Networks that never learned are left out: they are made again as they were."""
-        pairs = [pair.state() for pair in (self.actor, *self.critics)]
-        rows = self.buffer.rows().tobytes()
-        return msgspec.msgpack.encode(_Saved(self.updates, self.lambda_, pairs, rows, self.buffer.added))
-
-    def restore(self, state: bytes) -> None:
-        """Go on bit for bit from what `state` gave an agent that was made with the same arguments."""
-        try:
-            saved = msgspec.msgpack.decode(state, type=_Saved)
-            rows = np.frombuffer(saved.rows, np.float32).reshape(-1, self.buffer.edges[-1])
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise PolicyError(f"This is not the state of this DDPG agent: {error}.") from None
-        for pair, each in zip((self.actor, *self.critics), saved.pairs, strict=True):
-            pair.restore(each)
-        self.updates, self.lambda_ = saved.updates, saved.lambda_
-        self.buffer.refill(rows, saved.added)
