@@ -20,17 +20,14 @@ from typing import Protocol, Self
 
 from dapfl.crypto.engine import set_threads
 from dapfl.errors import DapflError, WorkerError
-from dapfl.federation.transport import ClientId
+from dapfl.federation.transport import ClientId, Exchange, Handler
 
 _ATTEMPTS = 2  # a message whose client kills its worker twice is reported as failed
 _STARTS = 3  # a worker that dies this often before it is ready will not come up
 
 
-class Handler(Protocol):
-    """What a worker needs of a client."""
-
-    def handle(self, message: bytes) -> bytes:
-        """Answers a message."""
+class Resident(Handler, Protocol):
+    """A client that can live in a worker: it answers messages, and its state can be kept elsewhere."""
 
     def state(self) -> bytes:
         """Everything that must survive the process."""
@@ -40,7 +37,7 @@ class Handler(Protocol):
 
 
 # Builds one client in its worker, given what the clients of that worker share.
-Recipe = Callable[[object], Handler]
+Recipe = Callable[[object], Resident]
 
 
 @dataclass(frozen=True)
@@ -71,10 +68,7 @@ class _Worker:
 def _serve(connection: Connection) -> None:
     """A worker's life: build the clients, answer orders until the connection closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    import torch
-
-    torch.set_num_threads(1)
-    set_threads(1)
+    set_threads(1)  # the workers fill the cores; torch is kept to one thread by dapfl.learning
     try:
         recipes, make_shared, states = connection.recv()
         try:
@@ -125,7 +119,7 @@ class WorkerPool:
         self._home = {client: home for home, clients in enumerate(homes) for client in clients}
         self._workers: list[_Worker] = []
         try:
-            # All processes are started before any is waited for: importing torch takes a second or two.
+            # All processes are started before any is waited for: importing torch takes them a second or two.
             self._workers = [self._spawn() for _ in homes]
             for home in range(count):
                 self._prepare(home)
@@ -139,9 +133,7 @@ class WorkerPool:
         """The state of every client that has answered so far."""
         return dict(self._states)
 
-    def exchange(
-        self, messages: Mapping[ClientId, bytes], timeout: float
-    ) -> tuple[dict[ClientId, bytes], dict[ClientId, str]]:
+    def exchange(self, messages: Mapping[ClientId, bytes], timeout: float) -> Exchange:
         """Sends each client its message and collects the replies that come in time."""
         self._exchange += 1
         deadline = time.monotonic() + timeout
@@ -166,7 +158,7 @@ class WorkerPool:
                 failures.update(dict.fromkeys(late, "late"))
                 for worker in self._workers:
                     worker.outbox.clear()  # what was not begun by the deadline is not begun
-        return replies, failures
+        return Exchange(replies, failures)
 
     def close(self) -> None:
         """Ends the workers; those that are busy are not waited for."""

@@ -1,0 +1,70 @@
+"""Small clients for the tests of the local engine; in a module of their own, so that workers can import them."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dapfl.errors import DataError
+
+
+class Shared(list[int]):
+    """What the clients of one worker share: here, the order in which they were served."""
+
+
+def no_data() -> object:
+    raise DataError("mnist is not there")
+
+
+@dataclass
+class Counter:
+    """Counts its messages and answers with the count: its state is the count."""
+
+    client: int
+    shared: object
+    count: int = 0
+
+    def handle(self, message: bytes) -> bytes:
+        self.count += 1
+        return b"%d:%d:%s" % (self.client, self.count, message)
+
+    def state(self) -> bytes:
+        return str(self.count).encode()
+
+    def restore(self, state: bytes) -> None:
+        self.count = int(state)
+
+
+@dataclass
+class Mortal(Counter):
+    """Kills its worker on the message `die`, as long as `lives` says so in a file outside the process."""
+
+    folder: Path = field(default=Path())
+    deaths: int = 1
+
+    def handle(self, message: bytes) -> bytes:
+        marks = len(list(self.folder.glob("death-*")))
+        if message == b"die" and marks < self.deaths:
+            (self.folder / f"death-{marks}").touch()
+            os._exit(9)
+        return super().handle(message)
+
+
+@dataclass
+class Raising(Counter):
+    """Raises on every message."""
+
+    def handle(self, message: bytes) -> bytes:
+        raise ValueError("a secret that must not leave the worker")
+
+
+@dataclass
+class Slow(Counter):
+    """Answers only once a file appears."""
+
+    gate: Path = field(default=Path())
+
+    def handle(self, message: bytes) -> bytes:
+        if message == b"slow":
+            while not self.gate.exists():
+                pass
+        return super().handle(message)

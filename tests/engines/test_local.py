@@ -1,0 +1,94 @@
+"""The local engine carries bytes, keeps states, and survives its workers."""
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dapfl.engines.local import WorkerPool
+from dapfl.errors import DataError
+from tests.engines.handlers import Counter, Mortal, Raising, Shared, Slow, no_data
+
+CLIENTS = range(1, 6)
+
+
+def counters(kind: type[Counter] = Counter, **options: object) -> dict[int, partial[Counter]]:
+    return {client: partial(kind, client, **options) for client in CLIENTS}
+
+
+def to_all(message: bytes) -> dict[int, bytes]:
+    return dict.fromkeys(CLIENTS, message)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_every_client_answers_its_own_message_whatever_the_number_of_workers(workers: int) -> None:
+    with WorkerPool(counters(), Shared, workers=workers) as pool:
+        replies, failures = pool.exchange({client: b"m%d" % client for client in CLIENTS}, timeout=60)
+        assert failures == {}
+        assert replies == {client: b"%d:1:m%d" % (client, client) for client in CLIENTS}
+        assert pool.states() == dict.fromkeys(CLIENTS, b"1")
+        assert pool.exchange({2: b"again"}, timeout=60) == ({2: b"2:2:again"}, {})
+
+
+def test_clients_continue_from_given_states() -> None:
+    with WorkerPool(counters(), Shared, workers=2, states={1: b"7", 4: b"9"}) as pool:
+        replies, _ = pool.exchange(to_all(b"x"), timeout=60)
+    assert replies[1] == b"1:8:x"
+    assert replies[4] == b"4:10:x"
+    assert replies[5] == b"5:1:x"
+
+
+def test_a_killed_worker_is_restarted_and_its_clients_lose_nothing() -> None:
+    with WorkerPool(counters(), Shared, workers=2) as pool:
+        pool.exchange(to_all(b"x"), timeout=60)
+        for process in [worker.process for worker in pool._workers]:
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+        replies, failures = pool.exchange(to_all(b"y"), timeout=60)
+    assert failures == {}
+    assert replies == {client: b"%d:2:y" % client for client in CLIENTS}
+
+
+def test_a_client_that_kills_its_worker_once_is_redone(tmp_path: Path) -> None:
+    recipes = counters() | {3: partial(Mortal, 3, folder=tmp_path, deaths=1)}
+    with WorkerPool(recipes, Shared, workers=1) as pool:
+        replies, failures = pool.exchange(to_all(b"die"), timeout=60)
+    assert failures == {}
+    assert replies == {client: b"%d:1:die" % client for client in CLIENTS}
+
+
+def test_a_client_that_keeps_killing_its_worker_fails_and_the_others_go_on(tmp_path: Path) -> None:
+    recipes = counters() | {3: partial(Mortal, 3, folder=tmp_path, deaths=99)}
+    with WorkerPool(recipes, Shared, workers=1) as pool:
+        replies, failures = pool.exchange(to_all(b"die"), timeout=60)
+        assert failures == {3: "worker-died"}
+        assert sorted(replies) == [1, 2, 4, 5]
+        assert pool.exchange(to_all(b"ok"), timeout=60)[1] == {}
+
+
+def test_an_exception_leaves_the_worker_only_as_a_name() -> None:
+    with WorkerPool(counters() | {2: partial(Raising, 2)}, Shared, workers=1) as pool:
+        replies, failures = pool.exchange(to_all(b"x"), timeout=60)
+    assert failures == {2: "client-error"}
+    assert sorted(replies) == [1, 3, 4, 5]
+
+
+def test_a_late_client_is_left_out_and_its_late_answer_does_not_count_for_the_next_round(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    recipes = counters() | {1: partial(Slow, 1, gate=gate)}
+    with WorkerPool(recipes, Shared, workers=5) as pool:
+        replies, failures = pool.exchange(to_all(b"slow"), timeout=3.0)
+        assert failures == {1: "late"}
+        assert sorted(replies) == [2, 3, 4, 5]
+        gate.touch()
+        replies, failures = pool.exchange(to_all(b"next"), timeout=60)
+    assert failures == {}
+    assert replies[1] == b"1:2:next"
+
+
+def test_a_client_that_cannot_be_built_raises_its_own_error() -> None:
+    with pytest.raises(DataError, match="mnist is not there"):
+        WorkerPool(counters(), no_data, workers=2)
