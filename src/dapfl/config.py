@@ -163,6 +163,7 @@ class RunConfig(_Config, frozen=True, kw_only=True):
     log: tuple[Literal["tensorboard", "mlflow"], ...] = ()
     crypto: CryptoConfig = CryptoConfig()
     resources: ResourceConfig = ResourceConfig()
+    policy: dict[str, Any] = {}  # changes to the setting's PolicyConfig; "none" stands for no value
 
 
 def parse(data: object) -> RunConfig:

@@ -1,0 +1,123 @@
+"""The settings table and how a run gets its policy from it."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dapfl import config as configuration
+from dapfl.config import AgentConfig, RunConfig
+from dapfl.errors import ConfigError
+from dapfl.experiments.settings import OWN_TASK, SETTINGS, TABLE, resolve
+
+TASKS = ("logistic-mnist", "cnn-mnist", "resnet18-mnist", "cnn-fashion")
+# Table I, η/α; a dash is free.
+EXPECTED = """
+logistic-mnist  dap-fl -/-  large 1e-2/20  small 1e-4/1  ddpg-eta -/16  ddpg-alpha 1e-3/-  ddpg-client 1e-3/16
+cnn-mnist       dap-fl -/-  large 1e-2/30  small 1e-4/1  ddpg-eta -/15  ddpg-alpha 1e-3/-  ddpg-client 1e-3/15
+resnet18-mnist  dap-fl -/-  large 1e-2/20  small 1e-4/1  ddpg-eta -/11  ddpg-alpha 1e-3/-  ddpg-client 1e-3/11
+cnn-fashion     dap-fl -/-  large 5e-4/25  small 1e-4/1  ddpg-eta -/18  ddpg-alpha 1e-3/-  ddpg-client 1e-3/18
+"""
+
+
+def cells() -> list[tuple[str, str, str]]:
+    found = []
+    for line in EXPECTED.strip().splitlines():
+        task, *rest = line.split()
+        found += [(task, name, values) for name, values in zip(rest[::2], rest[1::2], strict=True)]
+        found += [(task, "dqn-large", "1e-3/-"), (task, "dqn-small", "1e-4/-"), (task, "dap-fl-paper", "-/-")]
+    return found
+
+
+@pytest.mark.parametrize(("task", "setting", "values"), cells())
+def test_pinned_values_are_those_of_table_one(task: str, setting: str, values: str) -> None:
+    space = resolve(RunConfig(task=task, setting=setting)).policy.space
+    expected = [None if value == "-" else float(value) for value in values.split("/")]
+    assert [space.eta.pinned, space.alpha.pinned] == expected
+    assert space.batch_size.pinned == 32
+
+
+def test_table_covers_the_four_tasks_and_only_known_settings() -> None:
+    assert set(TABLE) == set(TASKS)
+    for row in (*TABLE.values(), OWN_TASK):
+        assert set(row) <= set(SETTINGS)
+
+
+def test_every_setting_resolves_for_a_task_of_ones_own() -> None:
+    for name, setting in SETTINGS.items():
+        given = {"eta": 0.1, "alpha": 6} if setting.asks else {}
+        resolved = resolve(RunConfig(task="mine.py:TASK", setting=name, **given))  # type: ignore[arg-type]
+        kind = resolved.policy.kind
+        pinned = [axis.pinned for axis in (resolved.policy.space.eta, resolved.policy.space.alpha)]
+        assert (None in pinned) == (kind in ("ddpg", "dqn"))
+        assert resolved.selection == ("ddpg-client" if name == "ddpg-client" else "all")
+
+
+@pytest.mark.parametrize("setting", ["fixed", "fixed-capped", "cosine-capped"])
+def test_fixed_settings_take_eta_and_alpha(setting: str) -> None:
+    policy = resolve(RunConfig(setting=setting, eta=0.03, alpha=9, batch_size=16)).policy
+    assert (policy.space.eta.pinned, policy.space.alpha.pinned, policy.space.batch_size.pinned) == (
+        0.03,
+        9,
+        16,
+    )
+    assert policy.capped == setting.endswith("capped")
+    assert policy.kind == ("cosine" if setting == "cosine-capped" else "fixed")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"setting": "fixed"}, "needs --eta and --alpha"),
+        ({"setting": "fixed-capped", "eta": 0.1}, "needs --alpha"),
+        ({"setting": "large", "eta": 0.1}, "large takes no --eta"),
+        ({"setting": "dap-fl", "alpha": 3}, "dap-fl takes no --alpha"),
+        ({"setting": "dap-fl-paper", "price": 0.1}, "takes no --price"),
+        ({"setting": "ddpg-client", "share_reports": False}, "needs share_reports"),
+        ({"setting": "dapfl"}, "no setting called 'dapfl'.*dap-fl, dap-fl-paper, large.*cosine-capped"),
+    ],
+)
+def test_a_setting_that_cannot_be_says_why(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(RunConfig(**given))  # type: ignore[arg-type]
+
+
+def test_price_reaches_the_agent() -> None:
+    assert resolve(RunConfig(price=0.05)).policy.agent.price == 0.05
+    assert resolve(RunConfig()).policy.agent == AgentConfig()
+
+
+def test_the_papers_agent_has_none_of_our_parts() -> None:
+    policy = resolve(RunConfig(setting="dap-fl-paper")).policy
+    agent = policy.agent
+    assert not policy.capped and not agent.twin and not agent.project and not agent.standardise
+    assert agent.state == "paper" and agent.warm_start is None and agent.constraint == "linear"
+    assert agent.local_reward == agent.price == agent.saturation == 0
+    assert (policy.space.eta.low, policy.space.eta.high) == (1e-4, 1e-2)
+
+
+def test_policy_table_of_a_file_changes_parts_of_the_setting(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(
+        'setting = "dap-fl"\n[policy]\ncapped = false\n[policy.agent]\nsteps = 16\nwarm_start = "none"\n'
+        '[policy.space.batch_size]\npinned = "none"\n'
+    )
+    policy = resolve(configuration.load(file)).policy
+    assert policy.capped is False and policy.agent.steps == 16 and policy.agent.warm_start is None
+    assert policy.space.batch_size.pinned is None
+    assert policy.agent.gamma == AgentConfig().gamma
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"agent": {"step": 3}}, {"agent": {"gamma": 2.0}}, {"space": {"eta": {"low": 1.0}}}, {"kin": "x"}],
+)
+def test_a_wrong_change_to_the_policy_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="changes to the policy"):
+        resolve(RunConfig(policy=changes))
+
+
+def test_a_resolved_policy_survives_the_manifest() -> None:
+    policy = resolve(RunConfig(setting="ddpg-eta")).policy
+    again = msgspec.convert(msgspec.json.decode(msgspec.json.encode(policy)), type(policy))
+    assert again == policy
