@@ -1,0 +1,222 @@
+"""Arithmetic modulo a square, in batches: the interface behind which the fast engines stand.
+
+A batch of big integers is a uint8 matrix, one number a row, little-endian. Everything that
+Paillier needs is arithmetic modulo root², where root is n for the public operations and one of
+the two primes for the owner of the key. A `Ring` is one such root, prepared:
+
+* `powers`      x ↦ xᵉ for one public exponent (Eq. 8's ζⁿ);
+* `quotients`   x ↦ L(xᵉ)·c for one secret exponent (Eqs. 9 and 12);
+* `fixed_base`  e ↦ bᵉ for one base and many exponents;
+* `product`     x, y, … ↦ x·y·… (Eq. 10).
+
+The public methods check every size before an engine, and native code behind it, sees a matrix.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dapfl.errors import ConfigError, CryptoError, InvalidCiphertext
+
+Matrix = npt.NDArray[np.uint8]
+
+_threads: int | None = None
+
+
+def set_threads(count: int | None) -> None:
+    """How many threads a batch may use in this process; None means one for every core."""
+    global _threads
+    if count is not None and count < 1:
+        raise ConfigError(f"A batch needs at least one thread, not {count}.")
+    _threads = count
+
+
+def threads() -> int:
+    """How many threads a batch may use in this process."""
+    if _threads is not None:
+        return _threads
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def spread(work: Callable[[slice], Matrix], count: int, grain: int) -> Matrix:
+    """`work` done on slices of `count` rows, each a multiple of `grain`, on as many threads as allowed.
+
+    It only pays when `work` lets go of the interpreter's lock.
+    """
+    workers = min(threads(), -(-count // grain))
+    if workers <= 1:
+        return work(slice(0, count))
+    step = -(-count // (workers * grain)) * grain
+    slices = [slice(start, min(start + step, count)) for start in range(0, count, step)]
+    with ThreadPoolExecutor(workers) as pool:
+        return np.concatenate(list(pool.map(work, slices)))
+
+
+def to_rows(numbers: Iterable[Any], width: int) -> Matrix:
+    """Non-negative integers as the rows of a matrix.
+
+    >>> to_rows([1, 258], 3).tolist()
+    [[1, 0, 0], [2, 1, 0]]
+    """
+    data = b"".join([number.to_bytes(width, "little") for number in numbers])
+    return np.frombuffer(bytearray(data), np.uint8).reshape(-1, width)
+
+
+def to_ints(rows: Matrix) -> list[int]:
+    """The rows of a matrix as integers.
+
+    >>> to_ints(np.array([[1, 0, 0], [2, 1, 0]], np.uint8))
+    [1, 258]
+    """
+    return [int.from_bytes(row.tobytes(), "little") for row in rows]
+
+
+def check_rows(rows: Matrix, widest: int, what: str) -> Matrix:
+    """The same matrix, contiguous; anything that is not a byte matrix of at most that width is refused."""
+    if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.ndim != 2:
+        raise CryptoError(f"{what} must be a uint8 matrix with one number a row.")
+    if not 1 <= rows.shape[1] <= widest:
+        raise CryptoError(f"{what} have {rows.shape[1]} bytes a row; this key takes 1 to {widest}.")
+    return np.ascontiguousarray(rows)
+
+
+def rows_below(rows: Matrix, limit: int) -> npt.NDArray[np.bool_]:
+    """Which rows hold a number below `limit`: the first bytes decide, the rare tie is looked at."""
+    width = rows.shape[1]
+    if limit >> (8 * width):
+        return np.ones(len(rows), np.bool_)
+    top = min(8, width)
+    shift = 8 * (width - top)
+    words = np.zeros((len(rows), 8), np.uint8)
+    words[:, :top] = rows[:, width - top :]
+    leading = words.view("<u8")[:, 0]
+    below = leading < np.uint64(limit >> shift)
+    for index in np.flatnonzero(leading == np.uint64(limit >> shift)):
+        below[index] = int.from_bytes(rows[index].tobytes(), "little") < limit
+    return below
+
+
+class FixedBase(Protocol):
+    """Powers of one base."""
+
+    def powers(self, exponents: Matrix, messages: Matrix | None = None, scale: int = 1) -> Matrix:
+        """base^exponent · (1 + scale·message·root) modulo root², row by row."""
+
+
+class Ring(ABC):
+    """The integers modulo root², for an odd root, as one engine computes with them."""
+
+    large_spacing = 1  # rows of the largest table an engine wants, see engines.fixed_base
+
+    def __init__(self, root: int) -> None:
+        if root < 3 or root % 2 == 0:
+            raise CryptoError("A ring needs an odd root of at least 3.")
+        self.root = root
+        self.modulus = root * root
+        self.root_bytes = (root.bit_length() + 7) // 8
+        self.modulus_bytes = (2 * root.bit_length() + 7) // 8
+
+    def powers(self, bases: Matrix, exponent: int, messages: Matrix | None = None, scale: int = 1) -> Matrix:
+        """base^exponent · (1 + scale·message·root) modulo root².
+
+        The exponent may be public, or the bases random and secret: it is not protected otherwise.
+        """
+        bases = check_rows(bases, 2 * self.modulus_bytes, "Bases")
+        if exponent < 1:
+            raise CryptoError("An exponent must be positive.")
+        return self._powers(bases, exponent, self.check_messages(messages, len(bases)), scale % self.root)
+
+    def quotients(self, bases: Matrix, exponent: int, scale: int) -> Matrix:
+        """L(base^exponent)·scale modulo root, with L(x) = (x-1)/root, for a secret exponent.
+
+        The exponent must send every root-th power to 1 (ϱ for n, p-1 for p). A base that is
+        no unit has no quotient: InvalidCiphertext says which one it is.
+        """
+        bases = check_rows(bases, 2 * self.modulus_bytes, "Ciphertexts")
+        if exponent < 1:
+            raise CryptoError("An exponent must be positive.")
+        if not len(bases):
+            return np.empty((0, self.root_bytes), np.uint8)
+        return self._quotients(bases, exponent, scale % self.root)
+
+    def fixed_base(self, base: int, exponent_bytes: int) -> FixedBase:
+        """Powers of `base` for exponents of that many bytes."""
+        from dapfl.crypto.engines.fixed_base import TabledBase
+
+        return TabledBase(self, base % self.modulus, exponent_bytes)
+
+    def product(self, batches: Sequence[Matrix]) -> Matrix:
+        """The product of the batches modulo root², row by row."""
+        if not batches:
+            raise CryptoError("A product needs at least one batch.")
+        for index, batch in enumerate(batches):
+            if not isinstance(batch, np.ndarray) or batch.shape != (len(batches[0]), self.modulus_bytes):
+                raise InvalidCiphertext(
+                    f"Batch {index} is not a matrix of {len(batches[0])} rows of {self.modulus_bytes} bytes."
+                )
+            check_rows(batch, self.modulus_bytes, "Ciphertexts")
+            if not rows_below(batch, self.modulus).all():
+                raise InvalidCiphertext(f"Batch {index} holds a number that is not below n².")
+        return self._product([np.ascontiguousarray(batch) for batch in batches])
+
+    def check_messages(self, messages: Matrix | None, count: int) -> Matrix | None:
+        """The messages, if there are any, one for each of `count` powers."""
+        if messages is None:
+            return None
+        if len(messages) != count:
+            raise CryptoError(f"{len(messages)} messages do not fit {count} powers.")
+        return check_rows(messages, 2 * self.root_bytes, "Messages")
+
+    @abstractmethod
+    def _powers(self, bases: Matrix, exponent: int, messages: Matrix | None, scale: int) -> Matrix: ...
+
+    @abstractmethod
+    def _quotients(self, bases: Matrix, exponent: int, scale: int) -> Matrix: ...
+
+    @abstractmethod
+    def _product(self, batches: list[Matrix]) -> Matrix: ...
+
+    @abstractmethod
+    def build_table(self, base: int, exponent_bytes: int, window: int, spacing: int) -> Any:
+        """The powers of `base` that `table_powers` multiplies (see `engines.fixed_base`)."""
+
+    @abstractmethod
+    def table_powers(
+        self, table: Any, exponents: Matrix, window: int, spacing: int, messages: Matrix | None, scale: int
+    ) -> Matrix:
+        """base^exponent · (1 + scale·message·root) from a table of the same window and spacing."""
+
+
+class Engine(Protocol):
+    """One way to compute."""
+
+    name: str
+
+    def ring(self, root: int) -> Ring:
+        """The ring modulo root²."""
+
+    def combine(self, low: Matrix, high: Matrix, p: int, q: int) -> Matrix:
+        """The numbers below p·q that are `low` modulo p and `high` modulo q (Chinese remainders)."""
+
+
+def available_engines() -> tuple[str, ...]:
+    """The engines that work on this machine, the fastest first."""
+    return ("gmp",)
+
+
+def engine_named(name: str) -> Engine:
+    """The engine of that name; ``auto`` is the fastest one that this machine has.
+
+    >>> engine_named("gmp").name
+    'gmp'
+    """
+    from dapfl.crypto.engines import gmp
+
+    if name in ("auto", "gmp"):
+        return gmp.GmpEngine()
+    raise ConfigError(f"The engine '{name}' is not available here; take auto or gmp.")

@@ -1,0 +1,106 @@
+"""Powers of a fixed base from tables, and how much memory the tables of a process may take.
+
+With an exponent written in digits of `window` bits, e = Σ d_j·2^(window·j), a table row i holds
+base^(v·2^(window·spacing·i)) for every digit v. The power is a product of one entry for every
+digit; the digits that fall between two rows are reached by `window` squarings, `spacing - 1`
+times in all. A wide spacing makes a small table:
+
+    shape            entries    2048-bit key      work for one power
+    (4, every digit)      16    10 KB             1,024 squarings, 256 products: no table to speak of
+    (4, 8)               512    0.3 MB            28 squarings, 256 products
+    (8, 1 or 2)       32,768    21 or 10 MB       0 or 8 squarings, 128 products
+
+A base earns its table by use: the first power is computed directly, the next ones with the small
+table, and a base that is used hundreds of times gets the large one. Tables are shared by equal
+keys of a process, and the least recently used are dropped when they exceed `MEMORY_LIMIT`.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from dapfl.crypto.engine import Matrix, Ring, check_rows
+from dapfl.errors import CryptoError
+
+MEMORY_LIMIT = 96 * 2**20
+SMALL_FROM = 2
+LARGE_FROM = 256
+
+
+@dataclass
+class _Entry:
+    uses: int = 0
+    window: int = 0
+    spacing: int = 0
+    table: Any = None
+    size: int = 0
+
+
+class TableCache:
+    """The tables of this process, the least recently used first."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._entries: OrderedDict[tuple[type[Ring], int, int, int], _Entry] = OrderedDict()
+        self._lock = Lock()
+
+    @property
+    def size(self) -> int:
+        """Bytes held, as 64-bit limbs."""
+        return sum(entry.size for entry in self._entries.values())
+
+    def table(self, ring: Ring, base: int, exponent_bytes: int, uses: int) -> tuple[Any, int, int]:
+        """A table, its window and its spacing, worth building for that many more uses."""
+        with self._lock:
+            entry = self._entries.setdefault((type(ring), ring.root, base, exponent_bytes), _Entry())
+            self._entries.move_to_end((type(ring), ring.root, base, exponent_bytes))
+            entry.uses += uses
+            window, spacing = _shape(entry.uses, exponent_bytes, ring.large_spacing)
+            if (entry.window, entry.spacing) != (window, spacing):
+                entry.table = ring.build_table(base, exponent_bytes, window, spacing)
+                entry.window, entry.spacing = window, spacing
+                rows = -(-8 * exponent_bytes // (window * spacing))
+                entry.size = (rows << window) * (2 * ring.root_bytes * 5 // 4)
+                self._shrink()
+            return entry.table, window, spacing
+
+    def _shrink(self) -> None:
+        while self.size > self.limit and len(self._entries) > 1:
+            self._entries.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget every table."""
+        with self._lock:
+            self._entries.clear()
+
+
+TABLES = TableCache(MEMORY_LIMIT)
+
+
+def _shape(uses: int, exponent_bytes: int, large_spacing: int) -> tuple[int, int]:
+    if uses < SMALL_FROM:
+        return 4, 2 * exponent_bytes
+    return (4, 8) if uses < LARGE_FROM else (8, large_spacing)
+
+
+class TabledBase:
+    """Powers of one base, with the table that its use has earned."""
+
+    def __init__(self, ring: Ring, base: int, exponent_bytes: int) -> None:
+        if exponent_bytes < 1:
+            raise CryptoError("An exponent needs at least one byte.")
+        self._ring, self._base, self._exponent_bytes = ring, base, exponent_bytes
+
+    def powers(self, exponents: Matrix, messages: Matrix | None = None, scale: int = 1) -> Matrix:
+        """base^exponent · (1 + scale·message·root) modulo root², row by row."""
+        exponents = check_rows(exponents, self._exponent_bytes, "Exponents")
+        if exponents.shape[1] != self._exponent_bytes:
+            raise CryptoError(f"Exponents of this base have {self._exponent_bytes} bytes.")
+        messages = self._ring.check_messages(messages, len(exponents))
+        if not len(exponents):
+            return np.empty((0, self._ring.modulus_bytes), np.uint8)
+        table, window, spacing = TABLES.table(self._ring, self._base, self._exponent_bytes, len(exponents))
+        return self._ring.table_powers(table, exponents, window, spacing, messages, scale % self._ring.root)

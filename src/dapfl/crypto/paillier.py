@@ -1,0 +1,394 @@
+"""The Paillier cryptosystem (Section III-B): KeyGen, Enc, Dec, Eval (Eqs. 7-10).
+
+Plaintexts and ciphertexts are uint8 matrices, one number a row, little-endian, so that a batch
+is one contiguous buffer from encryption to the network and back:
+
+>>> import numpy as np
+>>> key = generate_keypair(256, allow_insecure_small_keys=True)
+>>> a = np.zeros((3, key.public_key.plaintext_bytes), np.uint8)
+>>> b = a.copy()
+>>> a[:, 0], b[:, 0] = [1, 2, 3], [10, 20, 30]
+>>> total = key.public_key.add(key.public_key.encrypt(a), key.public_key.encrypt(b))
+>>> key.decrypt(total)[:, 0].tolist()
+[11, 22, 33]
+"""
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, Self
+
+import gmpy2
+import numpy as np
+
+from dapfl.crypto.engine import (
+    Engine,
+    Matrix,
+    Ring,
+    check_rows,
+    engine_named,
+    rows_below,
+    to_ints,
+    to_rows,
+)
+from dapfl.errors import CryptoError, InvalidCiphertext, KeyGenerationError
+
+Randomness = Literal["djn", "full"]
+Generator = Literal["n+1", "random"]
+
+SECURE_BITS = 2048
+_PRIME_ROUNDS = 40
+_EXTRA_BYTES = 16  # a random number this much longer than its modulus is uniform up to 2^-128
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """PK = (n, g), which encrypts, adds and (see `signature`) verifies.
+
+    `randomness` is how a ciphertext is masked: ``full`` is the paper's ζⁿ with ζ uniform in
+    Z*_n; ``djn`` is h_nʳ with h_n = hⁿ, h = -x² and r of half the bits of n (Damgård, Jurik and
+    Nielsen), several times faster and as hard to break under their assumption.
+    """
+
+    n: int
+    g: int
+    randomness: Randomness = "djn"
+    engine: str = field(default="auto", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.n < 15 or self.n % 2 == 0:
+            raise KeyGenerationError("n must be an odd product of two primes.")
+        if not 1 < self.g < self.n * self.n or gmpy2.gcd(self.g, self.n) != 1:
+            raise KeyGenerationError("g must be a unit modulo n².")
+        if self.randomness not in ("djn", "full"):
+            raise KeyGenerationError(f"There is no randomness '{self.randomness}'; take djn or full.")
+
+    @property
+    def bits(self) -> int:
+        """The size of n."""
+        return self.n.bit_length()
+
+    @property
+    def plaintext_bytes(self) -> int:
+        """The widest row that is below n whatever its bytes."""
+        return (self.bits - 1) // 8
+
+    @property
+    def modulus_bytes(self) -> int:
+        """The width of a number below n: what `decrypt` returns."""
+        return (self.bits + 7) // 8
+
+    @property
+    def ciphertext_bytes(self) -> int:
+        """The width of a number below n²."""
+        return (2 * self.bits + 7) // 8
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits that name this key."""
+        width = self.ciphertext_bytes
+        data = self.n.to_bytes(width, "big") + self.g.to_bytes(width, "big")
+        return hashlib.sha256(b"dapfl public key 1" + data).hexdigest()[:32]
+
+    def encrypt(self, plaintexts: Matrix) -> Matrix:
+        """Enc (Eq. 8): one ciphertext for every row, each with randomness of its own."""
+        rows = check_rows(plaintexts, self.plaintext_bytes, "Plaintexts")
+        return self._encryption.encrypt(rows, self.draw_exponents(len(rows)))
+
+    def add(self, a: Matrix, b: Matrix) -> Matrix:
+        """Ciphertexts of the sums of two batches, row by row (Eq. 10)."""
+        return self.product([a, b])
+
+    def product(self, batches: Sequence[Matrix]) -> Matrix:
+        """Ciphertexts of the sums over all batches, row by row (Eq. 10)."""
+        return self._ring.product(batches)
+
+    def validate(self, ciphertexts: Matrix) -> None:
+        """Raise InvalidCiphertext unless every row is a unit modulo n², as a ciphertext must be."""
+        rows = check_rows(ciphertexts, self.ciphertext_bytes, "Ciphertexts")
+        if rows.shape[1] != self.ciphertext_bytes:
+            raise InvalidCiphertext(
+                f"A ciphertext of this key has {self.ciphertext_bytes} bytes, not {rows.shape[1]}."
+            )
+        outside = np.flatnonzero(~rows_below(rows, self.n * self.n))
+        if len(outside):
+            raise InvalidCiphertext(f"Ciphertext {outside[0]} is not below n².")
+        # A product is a unit if and only if every factor is: one gcd for the whole batch.
+        while len(rows) > 1:
+            half = len(rows) // 2
+            rows = np.concatenate(
+                [self._ring.product([rows[:half], rows[half : 2 * half]]), rows[2 * half :]]
+            )
+        if len(rows) and gmpy2.gcd(to_ints(rows)[0], self.n) != 1:
+            culprit = next(i for i, c in enumerate(to_ints(ciphertexts)) if gmpy2.gcd(c, self.n) != 1)
+            raise InvalidCiphertext(f"Ciphertext {culprit} shares a factor with n.")
+
+    def encrypt_int(self, plaintext: int, zeta: int | None = None) -> int:
+        """A ciphertext of one number below n; with `zeta` exactly g^M·ζⁿ mod n² (Eq. 8)."""
+        if not 0 <= plaintext < self.n:
+            raise CryptoError("A plaintext must lie between 0 and n - 1.")
+        row = to_rows([plaintext], self.modulus_bytes)
+        if zeta is None:
+            return to_ints(self._encryption.encrypt(row, self.draw_exponents(1)))[0]
+        if not 0 < zeta < self.n:
+            raise CryptoError("The randomness ζ must lie between 1 and n - 1.")
+        return to_ints(self._encryption.encrypt_with(row, to_rows([zeta], self.modulus_bytes)))[0]
+
+    def add_int(self, a: int, b: int) -> int:
+        """A ciphertext of the sum of two plaintexts, from their ciphertexts."""
+        return a * b % (self.n * self.n)
+
+    def multiply_int(self, ciphertext: int, factor: int) -> int:
+        """A ciphertext of `factor` times the plaintext."""
+        return int(gmpy2.powmod(ciphertext, factor % self.n, self.n * self.n))
+
+    def using(self, engine: str) -> Self:
+        """The same key, computing with another engine."""
+        return replace(self, engine=engine)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in ("n", "g", "randomness", "engine")}
+
+    @cached_property
+    def _ring(self) -> Ring:
+        return engine_named(self.engine).ring(self.n)
+
+    @cached_property
+    def _encryption(self) -> "_Encryption":
+        return _Encryption(self, self._ring)
+
+    @property
+    def mask_bytes(self) -> int:
+        """The length of the exponent r of djn randomness: half the bits of n."""
+        return (self.bits + 15) // 16
+
+    @cached_property
+    def h_n(self) -> int:
+        """h_n = hⁿ mod n² with h = -x² mod n; x is derived from n, so that everyone agrees on it."""
+        data, counter = self.n.to_bytes(self.modulus_bytes, "big"), 0
+        while True:
+            name = b"dapfl djn base 1" + counter.to_bytes(4, "big")
+            x = int.from_bytes(
+                hashlib.shake_256(name + data).digest(self.modulus_bytes + _EXTRA_BYTES), "big"
+            )
+            h = -x * x % self.n
+            if gmpy2.gcd(h, self.n) == 1 and h != 1:
+                return int(gmpy2.powmod(h, self.n, self.n * self.n))
+            counter += 1
+
+    def draw_exponents(self, count: int) -> Matrix:
+        """The random exponents r of djn randomness, one a row."""
+        data = bytearray(secrets.token_bytes(count * self.mask_bytes))
+        return np.frombuffer(data, np.uint8).reshape(count, self.mask_bytes)
+
+
+class _Encryption:
+    """Eq. 8 in one ring: modulo n² for everyone, modulo p² and q² for the owner of the key."""
+
+    def __init__(self, key: PublicKey, ring: Ring) -> None:
+        self._ring = ring
+        self._width = key.modulus_bytes
+        self._cofactor = key.n // ring.root  # (1+n)^M = 1 + M·cofactor·root modulo root²
+        self._masks = ring.fixed_base(key.h_n, key.mask_bytes) if key.randomness == "djn" else None
+        self._g_powers = None if key.g == key.n + 1 else ring.fixed_base(key.g, key.modulus_bytes)
+
+    def encrypt(self, plaintexts: Matrix, exponents: Matrix) -> Matrix:
+        """g^M times a random mask: h_nʳ, or the paper's ζⁿ."""
+        if self._masks is None:
+            return self.encrypt_with(plaintexts, random_units(len(plaintexts), self._ring))
+        messages = plaintexts if self._g_powers is None else None
+        return self._times_g(self._masks.powers(exponents, messages, self._cofactor), plaintexts)
+
+    def encrypt_with(self, plaintexts: Matrix, units: Matrix) -> Matrix:
+        """g^M·ζ^root. Modulo p², the n-th powers are the p-th powers: fresh units do as well as ζ mod p."""
+        messages = plaintexts if self._g_powers is None else None
+        masks = self._ring.powers(units, self._ring.root, messages, self._cofactor)
+        return self._times_g(masks, plaintexts)
+
+    def _times_g(self, masks: Matrix, plaintexts: Matrix) -> Matrix:
+        if self._g_powers is None:
+            return masks  # they hold (1+n)^M already
+        wide = np.zeros((len(plaintexts), self._width), np.uint8)
+        wide[:, : plaintexts.shape[1]] = plaintexts
+        return self._ring.product([masks, self._g_powers.powers(wide)])
+
+
+def random_units(count: int, ring: Ring) -> Matrix:
+    """Uniform elements of Z*_root. They are not reduced: x^root modulo root² depends on x mod root only."""
+    if ring.root.bit_length() > 256:  # a random number shares no factor with such a root, ever
+        width = ring.root_bytes + _EXTRA_BYTES
+        return np.frombuffer(bytearray(secrets.token_bytes(count * width)), np.uint8).reshape(count, width)
+    units: list[int] = []
+    while len(units) < count:
+        unit = secrets.randbelow(ring.root)
+        if gmpy2.gcd(unit, ring.root) == 1:
+            units.append(unit)
+    return to_rows(units, ring.root_bytes)
+
+
+@dataclass(frozen=True, repr=False)
+class PrivateKey:
+    """SK, held as the primes: decrypts, signs (see `signature`), and encrypts faster than `PublicKey`.
+
+    All its powers are taken modulo p² and q² and joined by Chinese remainders.
+    """
+
+    p: int
+    q: int
+    public_key: PublicKey
+
+    def __post_init__(self) -> None:
+        if self.p * self.q != self.public_key.n:
+            raise KeyGenerationError("The primes do not belong to the public key.")
+        _ = self._scales
+
+    def __repr__(self) -> str:
+        return f"PrivateKey(bits={self.public_key.bits}, fingerprint={self.public_key.fingerprint!r})"
+
+    def decrypt(self, ciphertexts: Matrix) -> Matrix:
+        """Dec (Eq. 9): the plaintexts, as rows of `public_key.modulus_bytes`.
+
+        Raises InvalidCiphertext for anything that is not a unit modulo n².
+        """
+        key = self.public_key
+        rows = check_rows(ciphertexts, key.ciphertext_bytes, "Ciphertexts")
+        if rows.shape[1] != key.ciphertext_bytes:
+            raise InvalidCiphertext(
+                f"A ciphertext of this key has {key.ciphertext_bytes} bytes, not {rows.shape[1]}."
+            )
+        outside = np.flatnonzero(~rows_below(rows, key.n * key.n))
+        if len(outside):
+            raise InvalidCiphertext(f"Ciphertext {outside[0]} is not below n².")
+        low = self._ring_p.quotients(rows, self.p - 1, self._scales[0])
+        high = self._ring_q.quotients(rows, self.q - 1, self._scales[1])
+        return self._engine.combine(low, high, self.p, self.q)
+
+    def encrypt(self, plaintexts: Matrix) -> Matrix:
+        """The same as `public_key.encrypt`, computed modulo p² and q²."""
+        key = self.public_key
+        rows = check_rows(plaintexts, key.plaintext_bytes, "Plaintexts")
+        exponents = key.draw_exponents(len(rows))
+        low, high = (encryption.encrypt(rows, exponents) for encryption in self._encryptions)
+        return self._engine.combine(low, high, self.p * self.p, self.q * self.q)
+
+    def decrypt_int(self, ciphertext: int) -> int:
+        """The plaintext of one ciphertext."""
+        if not 0 < ciphertext < self.public_key.n * self.public_key.n:
+            raise InvalidCiphertext("A ciphertext lies between 1 and n² - 1.")
+        return to_ints(self.decrypt(to_rows([ciphertext], self.public_key.ciphertext_bytes)))[0]
+
+    def using(self, engine: str) -> Self:
+        """The same key, computing with another engine."""
+        return replace(self, public_key=self.public_key.using(engine))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in ("p", "q", "public_key")}
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return engine_named(self.public_key.engine)
+
+    @cached_property
+    def _ring_p(self) -> Ring:
+        return self._engine.ring(self.p)
+
+    @cached_property
+    def _ring_q(self) -> Ring:
+        return self._engine.ring(self.q)
+
+    @cached_property
+    def _encryptions(self) -> tuple[_Encryption, _Encryption]:
+        return _Encryption(self.public_key, self._ring_p), _Encryption(self.public_key, self._ring_q)
+
+    @cached_property
+    def _scales(self) -> tuple[int, int]:
+        """L(g^(p-1) mod p²)⁻¹ mod p and the same for q: Eq. 7's δ, one half for each prime."""
+        scales = []
+        for prime in (self.p, self.q):
+            power = gmpy2.powmod_sec(self.public_key.g, prime - 1, prime * prime)
+            try:
+                scales.append(int(gmpy2.invert(power // prime, prime)))
+            except ZeroDivisionError:
+                raise KeyGenerationError("g does not generate: L(g^ϱ) has no inverse modulo n.") from None
+        return scales[0], scales[1]
+
+
+def generate_keypair(
+    bits: int = 2048,
+    *,
+    generator: Generator = "n+1",
+    randomness: Randomness = "djn",
+    engine: str = "auto",
+    allow_insecure_small_keys: bool = False,
+) -> PrivateKey:
+    """KeyGen (Eqs. 7 and 11) with random primes: an n of exactly `bits` bits."""
+    check_size(bits, allow_insecure_small_keys)
+    if bits < 32 or bits % 16:
+        raise KeyGenerationError(f"A key size is a multiple of 16 bits, at least 32; not {bits}.")
+    while True:
+        p, q = _random_prime(bits // 2), _random_prime(bits // 2)
+        if abs(p - q) >> max(bits // 2 - 100, 0) and not _refusal(p, q, randomness):
+            return _build(p, q, generator, randomness, engine)
+
+
+def keypair_from_primes(
+    p: int,
+    q: int,
+    *,
+    generator: Generator | int = "n+1",
+    randomness: Randomness = "djn",
+    engine: str = "auto",
+    allow_insecure_small_keys: bool = False,
+) -> PrivateKey:
+    """KeyGen (Eq. 7) from given primes; `generator` may be a number g.
+
+    >>> key = keypair_from_primes(7, 11, allow_insecure_small_keys=True)
+    >>> key.decrypt_int(key.public_key.encrypt_int(42))
+    42
+    """
+    check_size((p * q).bit_length(), allow_insecure_small_keys)
+    if refusal := _refusal(p, q, randomness):
+        raise KeyGenerationError(refusal)
+    return _build(p, q, generator, randomness, engine)
+
+
+def check_size(bits: int, allow_insecure_small_keys: bool) -> None:
+    """Refuse a key that is too small to protect anything, unless told to take it."""
+    if bits < SECURE_BITS and not allow_insecure_small_keys:
+        raise KeyGenerationError(
+            f"A key of {bits} bits is not secure; take {SECURE_BITS} or more "
+            "(tests may pass allow_insecure_small_keys=True)."
+        )
+
+
+def _random_prime(bits: int) -> int:
+    """A prime of that many bits, 3 modulo 4, the top two bits set so that products have full size."""
+    while True:
+        candidate = secrets.randbits(bits) | (3 << (bits - 2)) | 3
+        if gmpy2.is_prime(candidate, _PRIME_ROUNDS):
+            return candidate
+
+
+def _refusal(p: int, q: int, randomness: Randomness) -> str:
+    """Why two numbers cannot be the primes of a key; nothing if they can."""
+    if p == q or min(p, q) < 3 or not (gmpy2.is_prime(p, _PRIME_ROUNDS) and gmpy2.is_prime(q, _PRIME_ROUNDS)):
+        return "A key needs two different odd primes."
+    if gmpy2.gcd(p * q, (p - 1) * (q - 1)) != 1:
+        return "The primes must satisfy gcd(pq, (p-1)(q-1)) = 1 (Section III-B)."
+    if randomness == "djn" and (p % 4 != 3 or q % 4 != 3 or gmpy2.gcd(p - 1, q - 1) != 2):
+        return "djn randomness needs p = q = 3 modulo 4 and gcd(p-1, q-1) = 2; take full for these primes."
+    return ""
+
+
+def _build(p: int, q: int, generator: Generator | int, randomness: Randomness, engine: str) -> PrivateKey:
+    n = p * q
+    if generator != "random":
+        g = n + 1 if generator == "n+1" else generator
+        return PrivateKey(p, q, PublicKey(n, g, randomness, engine))
+    while True:
+        try:
+            return PrivateKey(p, q, PublicKey(n, secrets.randbelow(n * n), randomness, engine))
+        except KeyGenerationError:
+            continue  # one g in about p has no δ; the paper draws another
