@@ -114,13 +114,13 @@ def cache_folder() -> Path:
 
 def load(name: str) -> Dataset:
     """The data set `name`, memory-mapped; what is absent or damaged is fetched first."""
-    return _load(_collection_named(name), cache_folder() / name)
+    return _load(collection_named(name), cache_folder() / name)
 
 
 def fetch(name: str) -> Path:
     """Makes the files of the data set `name` present and verified; the folder that holds them."""
     folder = cache_folder() / name
-    _verified_files(_collection_named(name), folder)
+    _verified_files(collection_named(name), folder)
     return folder
 
 
@@ -128,7 +128,7 @@ def status(name: str) -> list[FileStatus]:
     """What the cache holds of the data set `name`, every file verified."""
     folder = cache_folder() / name
     found = []
-    for file in _collection_named(name).files:
+    for file in collection_named(name).files:
         path = folder / file.name
         state: Literal["verified", "missing", "corrupt"] = "missing"
         if path.exists():
@@ -137,7 +137,8 @@ def status(name: str) -> list[FileStatus]:
     return found
 
 
-def _collection_named(name: str) -> Collection:
+def collection_named(name: str) -> Collection:
+    """The data set `name`, or a DataError that names those there are."""
     if name not in COLLECTIONS:
         raise DataError(f"There is no data set '{name}': the data sets are {', '.join(COLLECTIONS)}.")
     return COLLECTIONS[name]

@@ -1,0 +1,44 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from dapfl.learning.layout import Layout
+from dapfl.learning.models import CNN, Logistic, ResNet18
+
+
+@pytest.mark.parametrize(("build", "size"), [(Logistic, 7_850), (CNN, 21_840)])
+def test_models_have_the_sizes_of_the_paper(build: type[nn.Module], size: int) -> None:
+    assert Layout.of(build()).size == size
+
+
+def test_resnet18_has_17_convolutions_and_one_fully_connected_layer() -> None:
+    model = ResNet18()
+    main_path = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Conv2d) and "shortcut" not in name
+    ]
+    assert len(main_path) == 17
+    assert [module.kernel_size for module in main_path] == [(7, 7)] + [(3, 3)] * 16
+    assert sum(isinstance(module, nn.Linear) for module in model.modules()) == 1
+    layout = Layout.of(model)
+    weights = sum(tensor.stop - tensor.start for tensor in layout.tensors if tensor.kind == "weight")
+    assert weights == 11_175_370  # torchvision's resnet18 for one input channel and ten classes
+    assert layout.size - weights == 2 * 4_800  # a mean and a variance for every normalised channel
+
+
+@pytest.mark.parametrize("build", [Logistic, CNN, lambda: ResNet18(widths=(4, 4, 8, 8))])
+def test_models_give_a_logit_a_class(build: type[nn.Module]) -> None:
+    assert build()(torch.rand(3, 28, 28)).shape == (3, 10)
+
+
+def test_the_closed_form_step_of_logistic_regression_is_that_of_autograd() -> None:
+    torch.manual_seed(0)
+    images, labels = torch.rand(33, 28, 28), torch.randint(0, 10, (33,))
+    model, twin = Logistic(), Logistic()
+    twin.load_state_dict(model.state_dict())
+    model.cross_entropy_step(images, labels, eta=0.3)
+    cross_entropy(twin(images), labels).backward()
+    for ours, reference in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, reference - 0.3 * reference.grad)

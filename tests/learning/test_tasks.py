@@ -1,0 +1,153 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+from dapfl.errors import DataError, TaskError
+from dapfl.learning.data import Dataset
+from dapfl.learning.partition import partition
+from dapfl.learning.sgd import Evaluator, Learner, initial_weights
+from dapfl.learning.tasks import TASKS, Task, get_task
+from dapfl.randomness import stream
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_task.py"
+
+
+def test_the_tasks_of_the_paper_are_registered() -> None:
+    assert list(TASKS) == ["logistic-mnist", "cnn-mnist", "cnn-fashion", "resnet18-mnist"]
+    assert all(get_task(name) is task for name, task in TASKS.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("logistic-mnist", 7_850), ("cnn-mnist", 21_840), ("cnn-fashion", 21_840)]
+)
+def test_tasks_start_from_weights_of_the_promised_size(name: str, size: int) -> None:
+    assert initial_weights(get_task(name), seed=0).shape == (size,)
+
+
+def test_the_example_of_an_own_task_learns_from_its_clients_data() -> None:
+    task = get_task(f"{EXAMPLE}:rings")
+    labels = task.load_data().train_labels
+    learner = Learner(task, partition(labels, clients=20, seed=0)[0])
+    weights = learner.train(initial_weights(task, 0), 0.2, 20, 32, stream(0, "sgd"))
+    assert Evaluator(task).evaluate(weights).accuracy > 0.9
+
+
+def test_a_file_is_loaded_once_whatever_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLE.parent)
+    assert get_task("own_task.py:rings") is get_task(f"{EXAMPLE}:rings")
+
+
+def written(tmp_path: Path, text: str) -> str:
+    (tmp_path / "mine.py").write_text(text)
+    return str(tmp_path / "mine.py")
+
+
+def test_a_function_may_give_the_task(tmp_path: Path) -> None:
+    file = written(tmp_path, "from dapfl.learning.tasks import TASKS\ndef mine(): return TASKS['cnn-mnist']")
+    assert get_task(f"{file}:mine") is TASKS["cnn-mnist"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("mine = 3", "mine is a int, not a dapfl.learning.tasks.Task"),
+        ("other = 3", "does not define 'mine'"),
+        ("def mine(): return 3", "mine is a int"),
+        ("def mine(): 1 / 0", r"mine\(\) failed: ZeroDivisionError"),
+        ("def mine(needed): pass", r"mine\(\) failed: TypeError"),
+        ("import no_such_module", "fails: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def mine(:", "fails: SyntaxError"),
+        ("raise SystemExit(1)", "fails: SystemExit"),
+    ],
+)
+def test_a_task_file_that_cannot_be_used_says_why(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(TaskError, match=complaint):
+        get_task(f"{written(tmp_path, text)}:mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("cnn-mnits", "no task 'cnn-mnits': the tasks are logistic-mnist, .*path/to/file.py:NAME"),
+        ("examples/own_task.py", "named path/to/file.py:NAME"),
+        ("nowhere/task.py:mine", "nowhere/task.py does not exist"),
+        ("", "no task ''"),
+    ],
+)
+def test_a_task_that_does_not_exist_is_named(name: str, complaint: str) -> None:
+    with pytest.raises(TaskError, match=complaint):
+        get_task(name)
+
+
+POINTS = np.zeros((6, 2), np.float32)
+SIDES = np.array([0, 1, 0, 1, 0, 1])
+
+
+def sides(**changed: object) -> Callable[[], Dataset]:
+    parts = {"train_images": POINTS, "train_labels": SIDES, "test_images": POINTS, "test_labels": SIDES}
+    return lambda: Dataset(**{**parts, "classes": 2, **changed})
+
+
+def fails() -> Dataset:
+    raise OSError("disk on fire")
+
+
+@pytest.mark.parametrize(
+    ("build", "load", "complaint"),
+    [
+        (lambda: nn.Linear(2, 2), fails, "cannot be loaded: OSError: disk on fire"),
+        (lambda: nn.Linear(2, 2), lambda: POINTS, "loads a ndarray"),
+        (lambda: nn.Linear(2, 2), sides(train_labels=SIDES[:5]), "6 samples and 5 labels"),
+        (
+            lambda: nn.Linear(2, 2),
+            sides(test_images=POINTS[:0], test_labels=SIDES[:0]),
+            "test data .* 0 samples",
+        ),
+        (lambda: nn.Linear(2, 2), sides(classes=1), "whole numbers from 0 to 0"),
+        (lambda: nn.Linear(2, 2), sides(test_labels=SIDES - 1), "test labels .* whole numbers from 0 to 1"),
+        (lambda: nn.Linear(2, 2), sides(train_labels=SIDES / 2), "whole numbers"),
+        (lambda: nn.Linear(0, 1 / 0), sides(), "cannot be built: ZeroDivisionError"),
+        (lambda: "model", sides(), "builds a str"),
+        (lambda: nn.Linear(3, 2), sides(), "fails on its data: RuntimeError"),
+        (lambda: nn.Linear(2, 3), sides(), r"shape \(2, 3\) for two samples: \(2, 2\) is wanted"),
+    ],
+)
+def test_parts_of_a_task_that_do_not_fit_together_are_named(build, load, complaint: str) -> None:
+    with pytest.raises(TaskError, match=complaint):
+        Learner(Task("mine", build, load), np.arange(3))
+
+
+def test_a_loss_must_be_one_number() -> None:
+    each = nn.CrossEntropyLoss(reduction="none")
+    with pytest.raises(TaskError, match="loss of task mine must be a tensor of one number"):
+        Learner(Task("mine", lambda: nn.Linear(2, 2), sides(), each), np.arange(3))
+
+
+def test_data_that_cannot_be_fetched_stay_a_data_error() -> None:
+    def unreachable() -> Dataset:
+        raise DataError("no source")
+
+    with pytest.raises(DataError, match="no source"):
+        Learner(Task("mine", lambda: nn.Linear(2, 2), unreachable), np.arange(3))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "seen"), [(np.uint8, "float32"), (np.float64, "float32"), (np.int64, "int64")]
+)
+def test_samples_reach_the_model_as_promised(dtype: type, seen: str) -> None:
+    class Watching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            assert str(x.dtype) == f"torch.{seen}"
+            return self.linear(x.float())
+
+    points = np.full((6, 2), 51).astype(dtype)
+    task = Task("mine", Watching, sides(train_images=points, test_images=points))
+    learner = Learner(task, np.arange(6))
+    assert np.isfinite(learner.train(initial_weights(task, 0), 0.1, 1, 2, stream(0, "sgd"))).all()
