@@ -2,6 +2,7 @@
 
 from dapfl.config import PolicyConfig
 from dapfl.tuning.agent import AgentPolicy
+from dapfl.tuning.dqn import DQNPolicy
 from dapfl.tuning.policy import Cosine, Fixed, HyperparameterPolicy, Random
 
 
@@ -20,5 +21,7 @@ def build_policy(config: PolicyConfig, seed: int, client: int) -> Hyperparameter
             return Cosine(config)
         case "random":
             return Random(config, seed, client)
-        case _:
+        case "dqn":
+            return DQNPolicy(config, seed, client)
+        case "ddpg":
             return AgentPolicy(config, seed, client)
