@@ -24,11 +24,10 @@ class Logistic(nn.Module):
         logits: Tensor = self.linear(images.flatten(1))
         return logits
 
-    @torch.no_grad()
     def cross_entropy_step(self, images: Tensor, labels: Tensor, eta: float) -> None:
         """One step of SGD in closed form: the gradient is (softmax - one-hot)ᵀ·x, averaged over the batch."""
         x = images.flatten(1)
-        weight, bias = self.linear.weight, self.linear.bias
+        weight, bias = self.linear.weight.detach(), self.linear.bias.detach()
         # Classes by row, samples by column: the faster way round for matrices this narrow.
         error = (
             torch.addmm(bias.unsqueeze(1), weight, x.t()).softmax(0).sub_(self._unit.index_select(1, labels))

@@ -77,9 +77,13 @@ def build_model(task: Task, seed: int) -> nn.Module:
 @contextmanager
 def torch_seeded(seed: int) -> Iterator[None]:
     """Starts torch's global random stream (initialisation, dropout) at the seed, and puts it back after."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    generator = torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(seed)
+    try:
         yield
+    finally:
+        generator.set_state(before)
 
 
 def as_inputs(samples: NDArray[Any]) -> Tensor:
