@@ -1,0 +1,82 @@
+"""What a benchmark hands back: one object, all of it measured in one run on one machine."""
+
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from rich.table import Table
+
+from dapfl import __version__
+from dapfl.benchmarks.timing import cores
+
+Figures = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """`work`: what was done and where; `ours` and `peers`: what it took; `ratios`: how they compare.
+
+    A peer that is not installed has the two figures `absent` (why) and `install` (how to get it).
+    """
+
+    work: Figures
+    ours: Figures
+    peers: Mapping[str, Figures] = field(default_factory=dict)
+    ratios: Mapping[str, float] = field(default_factory=dict)
+
+    def json(self) -> str:
+        """The whole result as one JSON object on one line."""
+        return msgspec.json.encode(self).decode()
+
+    def tables(self) -> Iterator[Table]:
+        """The result for reading: one table for each part that has anything in it."""
+        for title, figures in (("work", self.work), ("ours", self.ours), *self.peers.items()):
+            if figures:
+                yield _table(title, figures)
+        if self.ratios:
+            yield _table("ratios", self.ratios)
+
+
+def absent(reason: str, install: str) -> Figures:
+    """The figures of a peer that could not be measured."""
+    return {"absent": reason, "install": install}
+
+
+def host() -> Figures:
+    """The machine a result was measured on."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": cores(),
+        "python": platform.python_version(),
+        "dapfl": __version__,
+    }
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text("utf-8").splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _table(title: str, figures: Mapping[str, object]) -> Table:
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column(justify="right")
+    for name, value in _flat(figures):
+        table.add_row(name, value)
+    return table
+
+
+def _flat(figures: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name} ")
+        elif isinstance(value, float):
+            yield f"{prefix}{name}", f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+        elif isinstance(value, int) and not isinstance(value, bool):
+            yield f"{prefix}{name}", f"{value:,}"
+        else:
+            yield f"{prefix}{name}", str(value)

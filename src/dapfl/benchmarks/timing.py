@@ -1,0 +1,79 @@
+"""Fair clocks: everyone on the same core, in turns, so that a noisy machine is noisy for all."""
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+Job = Callable[[], object]
+Name = TypeVar("Name", bound=Hashable)
+
+
+def seconds_of(work: Job) -> float:
+    """How long one call takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def medians(jobs: Mapping[Name, Job], repeats: int) -> dict[Name, float]:
+    """The median seconds of every job. The jobs take turns; the first turn warms up and is not counted."""
+    times: dict[Name, list[float]] = {name: [] for name in jobs}
+    for turn in range(repeats + 1):
+        for name, work in jobs.items():
+            seconds = seconds_of(work)
+            if turn:
+                times[name].append(seconds)
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def sized(prepare: Callable[[int], Job], seconds: float, most: int) -> tuple[int, Job]:
+    """A job that takes about `seconds`, made of batches of at most `most`: its operations, and the job."""
+    trial = prepare(8)
+    trial()
+    wanted = int(8 * seconds / max(seconds_of(trial), 1e-9))
+    count = max(8, min(most, wanted // 8 * 8))
+    batch = prepare(count)
+    loops = max(1, int(seconds / max(seconds_of(batch), 1e-9)))
+
+    def job() -> None:
+        for _ in range(loops):
+            batch()
+
+    return count * loops, job
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Inside, this process and whatever it starts have one core, where the system can say so."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+@contextmanager
+def results_only_on_stdout() -> Iterator[None]:
+    """Inside, whatever native libraries print on stdout goes to stderr: stdout carries the result alone."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -1,0 +1,89 @@
+"""The federated work that our engine and its peers do alike in `dapfl bench round`.
+
+A peer runs in a process of its own (`python -m dapfl.benchmarks.flower_peer WORKLOAD`) and prints
+one `PeerReport` as its last line.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+import dapfl
+
+
+class Workload(Struct, frozen=True, kw_only=True):
+    """Federated averaging: every client scores the model on its data, trains, and the server scores the mean.
+
+    `trainer` says how a peer's clients train: `plain` is PyTorch as its tutorials show it (autograd and
+    torch.optim.SGD on tensors in memory), `dapfl` is our own local training inside the peer's engine, so
+    that only the engines differ.
+    """
+
+    task: str
+    clients: int = 20
+    rounds: int = 6
+    epochs: int = 1
+    batch_size: int = 32
+    eta: float = 0.05
+    seed: int = 0
+    trainer: str = "plain"
+
+    def indices(self) -> list[NDArray[np.int32]]:
+        """Each client's samples: the same for everyone."""
+        from dapfl.learning.partition import partition
+        from dapfl.learning.tasks import get_task
+
+        labels = get_task(self.task).load_data().train_labels
+        return partition(labels, self.clients, self.seed, minimum=self.batch_size)
+
+
+class PeerReport(Struct, frozen=True, kw_only=True):
+    """What a peer's process says: the seconds of every round, and what the model was worth at the end."""
+
+    start_seconds: float
+    round_seconds: list[float]
+    accuracy: float
+    processes: int
+
+    def say(self) -> None:
+        """Prints the report as the last line of this process."""
+        sys.stdout.flush()
+        print(msgspec.json.encode(self).decode(), flush=True)
+
+
+class PeerFailed(Exception):
+    """A peer's process ended without a report; the message is its last words."""
+
+
+def run_peer(
+    module: str, workload: Workload, python: str, timeout: float, launcher: tuple[str, ...] = ()
+) -> PeerReport:
+    """Runs a peer in its own process, started by `launcher` if it needs one."""
+    source = str(Path(dapfl.__file__).parent.parent)
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH")))),
+        "OMP_NUM_THREADS": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    command: list[Any] = [python, *launcher, "-m", f"dapfl.benchmarks.{module}"]
+    command.append(msgspec.json.encode(workload).decode())
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise PeerFailed(f"gave no result within {timeout:.0f} s") from None
+    for line in reversed(done.stdout.splitlines()):
+        if line.startswith("{"):
+            return msgspec.json.decode(line, type=PeerReport)
+    words = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+    raise PeerFailed(f"exit code {done.returncode}: {words[:300]}")

@@ -1,0 +1,115 @@
+"""`dapfl bench`: measures, beside what others offer."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dapfl.console import err, out
+
+if TYPE_CHECKING:
+    from dapfl.benchmarks.result import BenchResult
+
+EXAMPLES = """\
+examples:
+  dapfl bench crypto                        Paillier operations a second, one core
+  dapfl bench aggregation --json            one secure aggregation, as one JSON object
+  dapfl bench aggregation --sizes 7850,21840
+  dapfl bench round --peer-python peers/bin/python
+  dapfl bench scale --clients 20,200
+
+Other libraries are measured where they are installed: pip install 'dapfl[bench]' for the cryptographic
+ones. Flower's simulation and pfl bring many packages: give them an environment of their own that also has
+dapfl, and name its interpreter by --peer-python.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `dapfl bench`."""
+    parser.add_argument("what", choices=list(_BENCHES), help="what to measure")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument(
+        "--quick", action="store_true", help="a first impression: smaller work, fewer repeats"
+    )
+    parser.add_argument(
+        "--sizes", type=_numbers, metavar="N[,N]", help="aggregation: the vector sizes of the growth lines"
+    )
+    parser.add_argument(
+        "--codec",
+        choices=["exact", "compact"],
+        default="compact",
+        help="aggregation: how models become integers",
+    )
+    parser.add_argument(
+        "--clients", type=_numbers, metavar="N[,N]", help="scale: the sizes of the federations"
+    )
+    parser.add_argument("--tasks", metavar="T[,T]", help="round: the tasks (logistic-mnist,cnn-mnist)")
+    parser.add_argument(
+        "--peer-python",
+        default=sys.executable,
+        metavar="FILE",
+        help="round: the interpreter that has Flower's simulation and pfl (default: this one)",
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Runs one benchmark and prints what it found."""
+    from dapfl.benchmarks.timing import results_only_on_stdout
+
+    err.print(f"Measuring {args.what}; the machine should be doing nothing else.")
+    with results_only_on_stdout():
+        result = _BENCHES[args.what](args)
+    if args.json:
+        print(result.json())
+        return 0
+    for table in result.tables():
+        out.print(table)
+        out.print()
+    return 0
+
+
+def _crypto(args: argparse.Namespace) -> "BenchResult":
+    from dapfl.benchmarks import crypto
+
+    return crypto.run(seconds=0.1, repeats=3) if args.quick else crypto.run()
+
+
+def _aggregation(args: argparse.Namespace) -> "BenchResult":
+    from dapfl.benchmarks import aggregation
+
+    sizes = args.sizes or (aggregation.SIZES[:2] if args.quick else aggregation.SIZES)
+    return aggregation.run(sizes=sizes, codec=args.codec, repeats=1 if args.quick else 3)
+
+
+def _round(args: argparse.Namespace) -> "BenchResult":
+    from dapfl.benchmarks import round as round_
+
+    tasks = tuple(args.tasks.split(",")) if args.tasks else round_.TASKS
+    rounds, encrypted = (3, 1) if args.quick else (8, 3)
+    return round_.run(tasks=tasks, rounds=rounds, encrypted_rounds=encrypted, peer_python=args.peer_python)
+
+
+def _scale(args: argparse.Namespace) -> "BenchResult":
+    from dapfl.benchmarks import scale
+
+    clients = args.clients or (scale.CLIENTS[:2] if args.quick else scale.CLIENTS)
+    return scale.run(clients=clients, rounds=2 if args.quick else 3)
+
+
+_BENCHES: dict[str, Callable[[argparse.Namespace], "BenchResult"]] = {
+    "crypto": _crypto,
+    "aggregation": _aggregation,
+    "round": _round,
+    "scale": _scale,
+}
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Positive whole numbers separated by commas."""
+    try:
+        numbers = tuple(int(part) for part in text.replace("_", "").split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of numbers such as 20,200") from None
+    if min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' holds a number below 1")
+    return numbers
