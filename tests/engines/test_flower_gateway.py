@@ -1,0 +1,134 @@
+"""The door to a SuperLink: nodes may pass, nobody else."""
+
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from dapfl.engines.flower import folders
+from dapfl.engines.flower.gateway import gateway
+from dapfl.engines.flower.processes import free_ports, wait_until
+
+
+@contextmanager
+def serving(app: Starlette, folder: folders.ServerFolder) -> Iterator[str]:
+    (port,) = free_ports(1)
+    config = uvicorn.Config(
+        app,
+        port=port,
+        ssl_certfile=str(folder.certificate),
+        ssl_keyfile=str(folder.key),
+        log_level="error",
+        ws="none",
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_until(lambda: server.started, "The server's start", 20, lambda: None)
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> folders.ServerFolder:
+    return folders.create(tmp_path_factory.mktemp("gateway"), [1], []).server
+
+
+@pytest.fixture(scope="module")
+def doors(folder: folders.ServerFolder) -> Iterator[tuple[httpx.Client, list[str]]]:
+    """A client before the gateway, and the paths that reach the SuperLink behind it."""
+    reached: list[str] = []
+
+    async def superlink(request: Request) -> Response:
+        reached.append(request.url.path)
+        body = await request.body()
+        return Response(body[::-1], headers={"x-node": request.headers.get("x-node", "")}, status_code=201)
+
+    trust = ssl.create_default_context(cafile=str(folder.authority))
+    behind = Starlette(routes=[Route("/{path:path}", superlink, methods=["GET", "POST"])])
+    with (
+        serving(behind, folder) as address,
+        serving(gateway(address, trust), folder) as door,
+        httpx.Client(base_url=f"https://{door}", verify=trust, trust_env=False) as client,
+    ):
+        yield client, reached
+
+
+def test_a_node_gets_through_with_its_headers_and_its_answer(doors: tuple[httpx.Client, list[str]]) -> None:
+    client, reached = doors
+    body = bytes(range(256)) * 4096
+    answer = client.post("/v1/fleet/pull-messages", content=body, headers={"x-node": "seven"})
+    assert (answer.status_code, answer.content, answer.headers["x-node"]) == (201, body[::-1], "seven")
+    assert reached[-1] == "/v1/fleet/pull-messages"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/control/start-run",
+        "/v1/runtime/acquire-task",
+        "/v1/fleet/../control/start-run",
+        "/v1/fleet/%2e%2e/control/start-run",
+        "/v1/fleet/..%2fcontrol%2fstart-run",
+        "/v1/fleet//v1/control/start-run",
+        "/v1/fleet/pull-messages/../../control/start-run",
+        "/v1/fleet/..",
+        "/v1/fleet/",
+        "/docs",
+        "/",
+    ],
+)
+def test_nothing_else_gets_through(doors: tuple[httpx.Client, list[str]], path: str) -> None:
+    client, reached = doors
+    before = len(reached)
+    request = client.build_request("POST", "/v1/fleet/x", content=b"")
+    request.url = request.url.copy_with(raw_path=path.encode())  # as an attacker writes it, not normalised
+    assert client.send(request).status_code == 404
+    assert len(reached) == before
+
+
+def test_only_posts_get_through(doors: tuple[httpx.Client, list[str]]) -> None:
+    client, reached = doors
+    before = len(reached)
+    assert client.get("/v1/fleet/pull-messages").status_code == 405
+    assert len(reached) == before
+
+
+def test_a_superlink_that_is_down_is_a_bad_gateway(folder: folders.ServerFolder) -> None:
+    trust = ssl.create_default_context(cafile=str(folder.authority))
+    (nobody,) = free_ports(1)
+    with (
+        serving(gateway(f"127.0.0.1:{nobody}", trust), folder) as door,
+        httpx.Client(verify=trust, trust_env=False) as client,
+    ):
+        assert client.post(f"https://{door}/v1/fleet/activate-node").status_code == 502
+
+
+def test_a_superlink_with_another_certificate_is_not_talked_to(
+    folder: folders.ServerFolder, tmp_path: Path
+) -> None:
+    impostor = folders.create(tmp_path, [1], []).server
+    trust = ssl.create_default_context(cafile=str(folder.authority))
+
+    async def never(request: Request) -> Response:
+        raise AssertionError("reached the impostor")
+
+    app = Starlette(routes=[Route("/{path:path}", never, methods=["POST"])])
+    with (
+        serving(app, impostor) as address,
+        serving(gateway(address, trust), folder) as door,
+        httpx.Client(verify=trust, trust_env=False) as client,
+    ):
+        assert client.post(f"https://{door}/v1/fleet/activate-node").status_code == 502
