@@ -107,7 +107,8 @@ class DQNConfig(_Config, frozen=True, kw_only=True):
 class PolicyConfig(_Config, frozen=True, kw_only=True):
     """How a client chooses its hyper-parameters."""
 
-    kind: Literal["fixed", "cosine", "random", "ddpg", "dqn"] = "ddpg"
+    kind: Literal["fixed", "cosine", "random", "ddpg", "dqn", "own"] = "ddpg"
+    source: str | None = None  # of an own policy: path/to/file.py:NAME
     capped: bool = True
     space: ActionSpace = ActionSpace()
     agent: AgentConfig = AgentConfig()

@@ -82,6 +82,16 @@ def test_a_setting_that_cannot_be_says_why(given: dict[str, object], message: st
         resolve(RunConfig(**given))  # type: ignore[arg-type]
 
 
+def test_policy_of_ones_own_is_a_setting_by_its_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    resolved = resolve(RunConfig(setting="mine.py:Halving"))
+    assert resolved.policy.kind == "own" and resolved.policy.source == f"{tmp_path / 'mine.py'}:Halving"
+    with pytest.raises(ConfigError, match="takes no --eta"):
+        resolve(RunConfig(setting="mine.py:Halving", eta=0.1))
+
+
 def test_price_reaches_the_agent() -> None:
     assert resolve(RunConfig(price=0.05)).policy.agent.price == 0.05
     assert resolve(RunConfig()).policy.agent == AgentConfig()

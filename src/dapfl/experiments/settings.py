@@ -6,6 +6,7 @@ user asked for; nothing else in the package asks for a setting by name.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -152,16 +153,12 @@ OWN_TASK = _EVERYWHERE | {"large": Pins(1e-2, 20), "ddpg-eta": Pins(None, 16), "
 
 
 def resolve(config: RunConfig) -> Resolved:
-    """The policy and the selection of a run.
+    """The policy and the selection of a run. `RunConfig.policy` has the last word on the policy.
 
     >>> resolve(RunConfig(task="cnn-mnist", setting="large")).policy.space.alpha.pinned
     30
     """
-    if config.setting not in SETTINGS:
-        raise ConfigError(
-            f"There is no setting called {config.setting!r}. The settings are: {', '.join(SETTINGS)}."
-        )
-    setting = SETTINGS[config.setting]
+    setting = SETTINGS.get(config.setting) or _own(config.setting)
     _check_options(config, setting)
     pins = TABLE.get(config.task, OWN_TASK).get(config.setting, Pins(config.eta, config.alpha))
     space = setting.policy.space
@@ -175,6 +172,19 @@ def resolve(config: RunConfig) -> Resolved:
     if config.price is not None:
         policy = replace(policy, agent=replace(policy.agent, price=config.price))
     return Resolved(_changed(policy, config.policy), setting.selection)
+
+
+def _own(name: str) -> Setting:
+    """A policy of the user's own, `path/to/file.py:NAME`; the path is made whole, for other processes."""
+    path, separator, member = name.rpartition(":")
+    if not (separator and path.endswith(".py")):
+        raise ConfigError(
+            f"There is no setting called {name!r}. The settings are: {', '.join(SETTINGS)}; or a policy of "
+            "your own, path/to/file.py:NAME."
+        )
+    return Setting(
+        "a policy of one's own", PolicyConfig(kind="own", source=f"{Path(path).resolve()}:{member}")
+    )
 
 
 def _check_options(config: RunConfig, setting: Setting) -> None:

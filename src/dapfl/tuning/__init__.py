@@ -3,6 +3,7 @@
 Usable on its own: see `HyperparameterPolicy`, `build_policy` and the examples.
 """
 
+from dapfl.tuning.action_space import Hyperparameters
 from dapfl.tuning.build import build_policy
 from dapfl.tuning.policy import (
     AgentRecord,
@@ -22,6 +23,7 @@ __all__ = [
     "Cosine",
     "Fixed",
     "HyperparameterPolicy",
+    "Hyperparameters",
     "Outcome",
     "Random",
     "Situation",

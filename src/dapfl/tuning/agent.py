@@ -42,8 +42,8 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
 class AgentPolicy(HyperparameterPolicy):
     """One client's agent: memory of the last round, reward, exploration, and the DDPG that learns."""
 
-    def __init__(self, config: PolicyConfig, seed: int, client: int) -> None:
-        self.config, self.seed, self.client = config, seed, client
+    def __init__(self, config: PolicyConfig, seed: int = 0, client: int = 1) -> None:
+        super().__init__(config, seed, client)
         self.agent = DDPG(config.agent, config.space, stream(seed, "agent", client))
         if config.agent.warm_start is not None:
             self.agent.load_weights(weights.load(config.agent.warm_start))

@@ -73,8 +73,8 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
 class DQNPolicy(HyperparameterPolicy):
     """ε-greedy on one client's DQN."""
 
-    def __init__(self, config: PolicyConfig, seed: int, client: int) -> None:
-        self.config, self.seed, self.client = config, seed, client
+    def __init__(self, config: PolicyConfig, seed: int = 0, client: int = 1) -> None:
+        super().__init__(config, seed, client)
         self.codec = ActionCodec(config.space)
         if self.codec.free != ("alpha",):
             raise ConfigError(

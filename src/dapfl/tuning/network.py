@@ -1,9 +1,10 @@
 """Small fully connected networks in plain numpy, with their gradients written out.
 
 An agent's networks have a few thousand weights and see a few dozen rows: an automatic-differentiation
-framework would spend most of its time on bookkeeping (this is about six times faster; the tests hold
-the gradients against torch). A network here is only a shape. Its weights θ are one flat float32 vector
-that the caller owns, so MainNet and TargetNet are two vectors, Eq. 28 is one line, and saving is a copy.
+framework would spend most of its time on bookkeeping (this is about three times faster than torch, and
+the tests hold the gradients against it). A network here is only a shape. Its weights θ are one flat
+float32 vector that the caller owns, so MainNet and TargetNet are two vectors, Eq. 28 is one line, and
+saving is a copy.
 """
 
 from itertools import pairwise

@@ -96,9 +96,16 @@ def decide(plan: Hyperparameters, situation: Situation, capped: bool) -> Choice:
 
 
 class HyperparameterPolicy(ABC):
-    """Chooses a client's hyper-parameters each round. Only `choose` must be written."""
+    """Chooses one client's hyper-parameters each round. Only `choose` must be written.
+
+    Whatever is random should be drawn from `dapfl.randomness.stream(self.seed, ..., self.client, round)`.
+    """
 
     needs_local_loss = False  # True: `observe` wants `Outcome.loss_after`, which costs an evaluation
+
+    def __init__(self, config: PolicyConfig | None = None, seed: int = 0, client: int = 1) -> None:
+        self.config = config or PolicyConfig()
+        self.seed, self.client = seed, client
 
     @abstractmethod
     def choose(self, situation: Situation) -> Choice:
@@ -129,7 +136,8 @@ class HyperparameterPolicy(ABC):
 class Fixed(HyperparameterPolicy):
     """The same hyper-parameters every round: the pinned values of its action space."""
 
-    def __init__(self, config: PolicyConfig) -> None:
+    def __init__(self, config: PolicyConfig, seed: int = 0, client: int = 1) -> None:
+        super().__init__(config, seed, client)
         codec = ActionCodec(config.space)
         if codec.free:
             raise ConfigError(
@@ -137,11 +145,10 @@ class Fixed(HyperparameterPolicy):
                 "give --eta and --alpha, or pin the axis."
             )
         self.plan = codec.decode(())
-        self.capped = config.capped
 
     def choose(self, situation: Situation) -> Choice:
         """The pinned values, capped if the policy is."""
-        return decide(self.plan, situation, self.capped)
+        return decide(self.plan, situation, self.config.capped)
 
 
 class Cosine(Fixed):
@@ -152,19 +159,18 @@ class Cosine(Fixed):
         progress = min(1.0, situation.round / situation.rounds)
         share = COSINE_FLOOR + (1 - COSINE_FLOOR) * (1 + math.cos(math.pi * progress)) / 2
         plan = Hyperparameters(self.plan.eta * share, self.plan.alpha, self.plan.batch_size)
-        return decide(plan, situation, self.capped)
+        return decide(plan, situation, self.config.capped)
 
 
 class Random(HyperparameterPolicy):
     """Every free axis uniform on its scale, every round: what an agent must at least beat."""
 
-    def __init__(self, config: PolicyConfig, seed: int, client: int) -> None:
+    def __init__(self, config: PolicyConfig, seed: int = 0, client: int = 1) -> None:
+        super().__init__(config, seed, client)
         self.codec = ActionCodec(config.space)
-        self.capped = config.capped
-        self.seed, self.client = seed, client
 
     def choose(self, situation: Situation) -> Choice:
         """A draw that depends on seed, client and round only."""
         rng = stream(self.seed, "random-policy", self.client, situation.round)
         action = rng.uniform(-1.0, 1.0, self.codec.size).astype(np.float32)
-        return decide(self.codec.decode(action), situation, self.capped)
+        return decide(self.codec.decode(action), situation, self.config.capped)
