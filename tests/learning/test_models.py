@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from dapfl.learning.layout import Layout
-from dapfl.learning.models import CNN, Logistic, ResNet18
+from dapfl.learning.models import CNN, Convolution, Logistic, ResNet18
 
 
 @pytest.mark.parametrize(("build", "size"), [(Logistic, 7_850), (CNN, 21_840)])
@@ -42,3 +42,22 @@ def test_the_closed_form_step_of_logistic_regression_is_that_of_autograd() -> No
     cross_entropy(twin(images), labels).backward()
     for ours, reference in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(ours, reference - 0.3 * reference.grad)
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_a_convolution_is_the_usual_one_down_to_a_single_pixel(size: int, stride: int, side: int) -> None:
+    torch.manual_seed(0)
+    ours = Convolution(5, 6, size, stride)
+    usual = nn.Conv2d(5, 6, size, stride, padding=size // 2, bias=False)
+    usual.load_state_dict(ours.state_dict())
+    images = torch.rand(4, 5, side, side)
+    results = [model(images) for model in (ours, usual)]
+    torch.testing.assert_close(*results)
+    slopes = torch.rand_like(results[0])
+    gradients = [
+        torch.autograd.grad(result, model.weight, slopes)[0]
+        for result, model in zip(results, (ours, usual), strict=True)
+    ]
+    torch.testing.assert_close(*gradients)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool2d, max_pool2d, relu
+from torch.nn.functional import adaptive_avg_pool2d, linear, max_pool2d, relu
 
 
 class Logistic(nn.Module):
@@ -54,20 +54,41 @@ class CNN(nn.Module):
         return logits
 
 
+class Convolution(nn.Conv2d):
+    """A square convolution without bias that multiplies by no padding where its output is one pixel.
+
+    The image shrinks to 1x1 in the last stage of ResNet-18, where a padded 3x3 kernel meets it with
+    its centre alone: the other taps multiply zeros, and their gradients are zero. The taps that do
+    meet the image, taken as a matrix, give the same numbers in less than half the time of a step.
+    """
+
+    def __init__(self, inputs: int, outputs: int, size: int, stride: int = 1) -> None:
+        super().__init__(inputs, outputs, size, stride, padding=size // 2, bias=False)
+        self._size, self._stride, self._margin = size, stride, size // 2
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The convolution of a batch."""
+        side, margin = max(features.shape[2:]), self._margin
+        if side + 2 * margin - self._size >= self._stride:
+            return super().forward(features)
+        met = self._size - margin  # taps from the image's first pixel on; the image may have fewer
+        image = features[:, :, :met, :met]
+        taps = self.weight[:, :, margin : margin + image.shape[2], margin : margin + image.shape[3]]
+        return linear(image.flatten(1), taps.flatten(1))[:, :, None, None]
+
+
 class ResidualBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut around them; 1x1 where the shortcut must change shape."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.conv1 = Convolution(inputs, outputs, 3, stride)
         self.norm1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.conv2 = Convolution(outputs, outputs, 3)
         self.norm2 = nn.BatchNorm2d(outputs)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
-            )
+            self.shortcut = nn.Sequential(Convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
     def forward(self, features: Tensor) -> Tensor:
         """The block's input plus what its convolutions add."""
@@ -83,7 +104,7 @@ class ResNet18(nn.Module):
 
     def __init__(self, classes: int = 10, widths: Sequence[int] = (64, 128, 256, 512)) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(1, widths[0], 7, stride=2, padding=3, bias=False)
+        self.conv = Convolution(1, widths[0], 7, stride=2)
         self.norm = nn.BatchNorm2d(widths[0])
         inputs = [widths[0], *widths[:-1]]
         self.stages = nn.ModuleList(
