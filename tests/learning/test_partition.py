@@ -79,3 +79,8 @@ def test_an_unknown_scheme_is_named(scheme: str) -> None:
 def test_a_minimum_of_no_samples_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least one sample"):
         partition(LABELS, 3, 0, minimum=0)
+
+
+def test_a_device_with_data_of_its_own_keeps_them_all() -> None:
+    shares = partition(LABELS[:20], 3, 0, "own")
+    assert [share.tolist() for share in shares] == [list(range(20))] * 3

@@ -33,8 +33,10 @@ def partition(
       distribution: near 0 a client knows a class or two, from 100 on all are alike. Disjoint.
     - `resampled`: every client draws alike from the whole set, so that clients share samples: for
       measuring federations that are larger than the data set.
+    - `own`: every client has the whole training set that its process loads: for deployments, where
+      each device's task reads the data of that device. `mean`, `std` and `minimum` do not apply.
 
-    No client has fewer than `minimum` samples. If the set is too small for the sizes drawn,
+    Otherwise no client has fewer than `minimum` samples. If the set is too small for the sizes drawn,
     disjoint shares shrink in proportion; if even the minimum does not fit, it is a ConfigError.
 
     >>> shares = partition(np.arange(1000) % 10, clients=4, seed=7, mean=100, std=20)
@@ -42,6 +44,8 @@ def partition(
     [83, 111, 105, 136]
     """
     kind, concentration = _parse(scheme)
+    if kind == "own":
+        return [np.arange(len(labels), dtype=np.int32)] * clients
     if minimum < 1:
         raise ConfigError(f"A client needs at least one sample: the minimum cannot be {minimum}.")
     drawn = stream(seed, "partition", "sizes").normal(mean, std, clients).round()
@@ -57,7 +61,7 @@ def partition(
 
 def _parse(scheme: str) -> tuple[str, float]:
     kind, _, parameter = scheme.partition(":")
-    if kind in ("iid", "resampled") and not parameter:
+    if kind in ("iid", "resampled", "own") and not parameter:
         return kind, 0.0
     if kind == "dirichlet":
         try:
@@ -67,8 +71,8 @@ def _parse(scheme: str) -> tuple[str, float]:
         if 0 < concentration < math.inf:
             return kind, concentration
     raise ConfigError(
-        f"There is no partition '{scheme}': say iid, resampled, or dirichlet:A with a number A above 0, "
-        "such as dirichlet:0.3."
+        f"There is no partition '{scheme}': say iid, resampled, own, or dirichlet:A with a number A "
+        "above 0, such as dirichlet:0.3."
     )
 
 
