@@ -211,7 +211,7 @@ def _fetch(collection: Collection, folder: Path, wanted: Iterable[DataFile]) -> 
                 return
             with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as name:
                 arrivals = Path(name)
-                complaints = _try(source, missing, arrivals, f"Fetching {collection.name} from {source.name}")
+                complaints = _try(source, missing, arrivals, f"Fetching {collection.name}")
                 missing, problems = _install(arrivals.rglob("*"), folder, missing)
             tried.append(f"{source.name} ({', '.join([*complaints, *problems]) or 'not all files there'})")
     except OSError as error:
