@@ -44,10 +44,12 @@ def test_exact_round_trip_is_at_float32_level(local: np.ndarray, samples: int) -
     context = ModelContext(np.zeros_like(local))
     encoded = codec.encode(local, samples, context)
     decoded = codec.decode(encoded.plaintexts, 1, samples, context)
+    error = 2.0 ** -(codec.fraction_bits + 1)
+    assert error <= 2.0**-29
     assert encoded.residual is None
     assert encoded.deferred == 0
     assert encoded.plaintexts.shape == (codec.plaintext_count(local.size), PLAINTEXT_BYTES)
-    assert np.all(np.abs(decoded - local.astype(np.float64)) <= 2.0**-31 + np.spacing(np.abs(local)) / 2)
+    assert np.all(np.abs(decoded - local.astype(np.float64)) <= error + np.spacing(np.abs(local)) / 2)
 
 
 def test_exact_keeps_weights_from_a_hundredth_up_bit_for_bit() -> None:

@@ -63,12 +63,7 @@ def main(text: str) -> int:
     data = FederatedDataset(
         lambda user: Dataset(users[user], user_id=user), get_user_sampler("minimize_reuse", list(users))
     )
-    test = Dataset(
-        (
-            torch.from_numpy(np.asarray(clients.data.test_images)).float().div_(255),
-            torch.from_numpy(np.asarray(clients.data.test_labels).astype(np.int64)),
-        )
-    )
+    test = Dataset(clients.test_samples)
     scoring = NNEvalHyperParams(local_batch_size=256)
     ends: list[float] = []
     scores: list[float] = []

@@ -36,18 +36,19 @@ def run(
     encrypted_changes: Mapping[str, object] | None = None,
     peer_python: str,
     timeout: float = 600,
+    inline: bool = False,
 ) -> BenchResult:
     """Measures every engine that is installed, then encrypted rounds against plain ones.
 
     `peer_python` is the interpreter that has Flower's simulation and pfl; `encrypted_changes` are settings of
-    the encrypted runs that differ from the defaults.
+    the encrypted runs that differ from the defaults; `inline` keeps our clients in this process, for trials.
     """
     ours: dict[str, Figures] = {}
     peers: dict[str, dict[str, object]] = {}
     ratios: dict[str, float] = {}
     for task in tasks:
         work = Workload(task=task, clients=clients, rounds=rounds)
-        seconds, accuracy = _our_rounds(_same_work(work))
+        seconds, accuracy = _our_rounds(_same_work(work), inline)
         mine = statistics.median(seconds[1:] or seconds)
         ours[task] = {"round_seconds": mine, "all_rounds": seconds, "accuracy": accuracy}
         for name, figures in _peers(work, peer_python, timeout).items():
@@ -55,7 +56,7 @@ def run(
             if "round_seconds" in figures:
                 ratios[f"{name} / ours, {task}"] = float(str(figures["round_seconds"])) / mine
     if encrypted_rounds:
-        ours["encrypted"] = _encrypted(clients, encrypted_rounds, encrypted_changes or {})
+        ours["encrypted"] = _encrypted(clients, encrypted_rounds, encrypted_changes or {}, inline)
         plain = float(str(ours["encrypted"]["none round_seconds"]))
         for name in ("hybrid", "paillier"):
             ratios[f"{name} / plain round"] = float(str(ours["encrypted"][f"{name} round_seconds"])) / plain
@@ -88,13 +89,16 @@ def _same_work(work: Workload) -> RunConfig:
     )
 
 
-def _our_rounds(config: RunConfig) -> tuple[list[float], float | None]:
+def _our_rounds(config: RunConfig, inline: bool) -> tuple[list[float], float | None]:
     """The seconds of every round of a run, and its last accuracy."""
     from dapfl.experiments.runner import start
 
     seconds: list[float] = []
     accuracy = None
-    with tempfile.TemporaryDirectory() as folder, start(config, Path(folder) / "run") as session:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        start(config, Path(folder) / "run", inline=inline) as session,
+    ):
         began = time.perf_counter()
         for record in session:
             ended = time.perf_counter()
@@ -129,13 +133,13 @@ def _peer(
     }
 
 
-def _encrypted(clients: int, rounds: int, changes: Mapping[str, object]) -> Figures:
+def _encrypted(clients: int, rounds: int, changes: Mapping[str, object], inline: bool) -> Figures:
     """The default run, plain and encrypted: one seed, so the same epochs and the same model."""
     figures: dict[str, object] = {}
     accuracies = set()
     for name, encryption in ENCRYPTIONS.items():
         config = override(RunConfig(), {"clients": clients, "rounds": rounds, **changes, **encryption})
-        seconds, accuracy = _our_rounds(config)
+        seconds, accuracy = _our_rounds(config, inline)
         figures[f"{name} round_seconds"] = sum(seconds) / len(seconds)
         figures[f"{name} all_rounds"] = seconds
         accuracies.add(accuracy)

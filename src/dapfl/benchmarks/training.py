@@ -1,6 +1,6 @@
 """How a peer's clients train and score: PyTorch as its tutorials show it, or our own local training."""
 
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -37,6 +37,12 @@ class PeerClients:
         images = torch.from_numpy(self.data.train_images[chosen]).float().div_(255)
         return images, torch.from_numpy(self.data.train_labels[chosen].astype(np.int64))
 
+    @cached_property
+    def test_samples(self) -> tuple[Tensor, Tensor]:
+        """The test set as tensors in memory."""
+        images = torch.from_numpy(np.array(self.data.test_images)).float().div_(255)
+        return images, torch.from_numpy(self.data.test_labels.astype(np.int64))
+
     def train(self, weights: Vector, client: int, round_: int) -> tuple[Vector, int, float]:
         """The trained weights, the number of samples, and the loss that the client found before."""
         work = self.workload
@@ -63,10 +69,8 @@ class PeerClients:
         """The accuracy on the whole test set."""
         if self.workload.trainer == "dapfl":
             return Evaluator(self.task).evaluate(weights).accuracy
-        images = torch.from_numpy(np.asarray(self.data.test_images)).float().div_(255)
-        labels = torch.from_numpy(np.asarray(self.data.test_labels).astype(np.int64))
         self.layout.assign(self.module, weights)
-        return self._score(images, labels)[1]
+        return self._score(*self.test_samples)[1]
 
     @torch.inference_mode()
     def _score(self, images: Tensor, labels: Tensor) -> tuple[float, float]:

@@ -7,6 +7,9 @@ from dapfl.crypto.codec import LARGEST, Bounds, Encoded, ModelContext, Vector, V
 from dapfl.crypto.slots import WIDEST, Bytes
 from dapfl.errors import EncodingError
 
+FRACTION_BITS = 28
+FEWEST_FRACTION_BITS = 20
+
 
 class ExactCodec(VectorCodec):
     """Fixed point at float32 level.
@@ -19,24 +22,25 @@ class ExactCodec(VectorCodec):
     max_clients of them at most 2M·max_samples·max_clients, and the slot width is the byte length of that
     very number. As slots are whole bytes and rows hold whole slots, no row reaches 256^plaintext_bytes.
 
-    f is 30 (an error of 2^-31 a weight, half a float32 step at 0.01) while that fits a 64-bit slot, and
-    as many bits as fit for larger federations; under 20 the bounds are refused. The division of Eq. 44
-    is by Σ|D_i|·2^f in float64.
+    f is at least 28 (an error of 2^-29 a weight at most, half a float32 step at 0.03) while that fits a
+    64-bit slot, and takes what its last byte leaves over; larger federations get the bits that are left, and
+    under 20 the bounds are refused. The division of Eq. 44 is by Σ|D_i|·2^f in float64.
     """
 
     name = "exact"
 
     def __init__(self, bounds: Bounds, plaintext_bytes: int) -> None:
-        most = 2 * bounds.max_samples * bounds.max_clients
-        room = 8 * WIDEST - (most * int(LARGEST)).bit_length()
-        if room < 20:
+        most = 2 * int(LARGEST) * bounds.max_samples * bounds.max_clients  # of a slot, but for 2^f
+        slot_bytes = min(WIDEST, -(-(most << FRACTION_BITS).bit_length() // 8))
+        self.fraction_bits = 8 * slot_bytes - most.bit_length()
+        if self.fraction_bits < FEWEST_FRACTION_BITS:
             raise EncodingError(
-                f"{bounds.max_clients} clients with up to {bounds.max_samples} samples leave {room} bits for "
-                f"fractions of weights within ±{LARGEST:g}; 20 are needed. Declare tighter bounds."
+                f"{bounds.max_clients} clients with up to {bounds.max_samples} samples leave "
+                f"{max(0, self.fraction_bits)} bits for fractions of weights within ±{LARGEST:g}; "
+                f"{FEWEST_FRACTION_BITS} are needed. Declare tighter bounds."
             )
-        self.fraction_bits = min(30, room)
         self.offset = int(LARGEST) << self.fraction_bits
-        super().__init__(bounds, plaintext_bytes, -(-(most * self.offset).bit_length() // 8))
+        super().__init__(bounds, plaintext_bytes, slot_bytes)
 
     def encode(
         self, local: Vector, samples: int, context: ModelContext, residual: Vector | None = None
