@@ -20,6 +20,8 @@ Fraction = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 
+SECURE_BITS = 2048  # the least size of a Paillier modulus that is not called insecure
+
 
 class _Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Unknown keys are refused everywhere."""
@@ -136,8 +138,15 @@ class CryptoConfig(_Config, frozen=True, kw_only=True):
     codec: Literal["exact", "compact"] = "exact"
     randomness: Literal["djn", "full"] = "djn"
     generator: Literal["n+1", "random"] = "n+1"
-    engine: Literal["auto", "gmp", "ifma"] = "auto"
+    engine: Literal["auto", "gmp", "avx2", "ifma"] = "auto"
     allow_insecure_small_keys: bool = False
+
+    def __post_init__(self) -> None:
+        if self.key_bits < SECURE_BITS and not self.allow_insecure_small_keys:
+            raise ValueError(
+                f"keys of {self.key_bits} bits are insecure: {SECURE_BITS} is the least "
+                "(allow_insecure_small_keys accepts smaller ones, for trials)"
+            )
 
 
 class RunConfig(_Config, frozen=True, kw_only=True):

@@ -204,9 +204,14 @@ class Engine(Protocol):
         """The numbers below p·q that are `low` modulo p and `high` modulo q (Chinese remainders)."""
 
 
+ENGINES = ("ifma", "avx2", "gmp")  # the fastest first
+
+
 def available_engines() -> tuple[str, ...]:
     """The engines that work on this machine, the fastest first."""
-    return ("gmp",)
+    from dapfl.crypto.engines import native
+
+    return tuple(name for name in ENGINES if name == "gmp" or name in native.usable())
 
 
 def engine_named(name: str) -> Engine:
@@ -215,8 +220,18 @@ def engine_named(name: str) -> Engine:
     >>> engine_named("gmp").name
     'gmp'
     """
-    from dapfl.crypto.engines import gmp
+    from dapfl.crypto.engines import gmp, native
 
-    if name in ("auto", "gmp"):
+    available = available_engines()
+    if name == "auto":
+        name = available[0]
+    if name == "gmp":
         return gmp.GmpEngine()
-    raise ConfigError(f"The engine '{name}' is not available here; take auto or gmp.")
+    if name in available:
+        return native.NativeEngine(name)
+    if name in ENGINES:
+        raise ConfigError(
+            f"The engine {name} does not work here: it needs a CPU with that instruction set, and a "
+            f"dapfl built with a C compiler. Take auto, or one of: {', '.join(available)}."
+        )
+    raise ConfigError(f"There is no engine '{name}'; take auto, {', '.join(ENGINES)}.")

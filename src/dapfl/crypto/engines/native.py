@@ -1,0 +1,230 @@
+"""The fast engines: C that computes on several numbers in lockstep, `ifma` and `avx2`.
+
+`ifma` needs AVX-512 IFMA (Intel since 2019, AMD since 2022), `avx2` any x86-64 of the last ten
+years. The extension is built with the package when there is a C compiler and is absent, without
+a word, when there is none; what the CPU can do is asked at run time.
+
+The C code works on limbs and on pairs: x modulo root² is x0 + x1·root, with both parts modulo
+root, which takes fewer products than arithmetic modulo a number of twice the size. This file
+prepares the constants of a root; native/batch.h says what they are.
+"""
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dapfl.crypto.engine import Matrix, Ring, spread
+from dapfl.crypto.engines.gmp import GmpEngine, GmpRing
+from dapfl.errors import InvalidCiphertext
+
+Words = npt.NDArray[np.uint64]
+
+_CHUNKS, _MESSAGE_CHUNKS = 4, 2  # MAX_CHUNKS and MESSAGE_CHUNKS of native/batch.h
+_SMALLEST_ROOT = 64
+
+
+def _load() -> ModuleType | None:
+    try:
+        return importlib.import_module("dapfl.crypto.engines._native")
+    except ImportError:
+        return None
+
+
+_native: Any = _load()
+
+
+def usable() -> tuple[str, ...]:
+    """The native engines that this machine has, the fastest first; the last, `portable`, is for tests."""
+    return tuple(backend[0] for backend in _native.backends()) if _native else ()
+
+
+class NativeEngine:
+    """Computes with one backend of the C extension; roots too small or too large are left to GMP."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lanes, self.max_limbs, self.max_bits, self.whole_products, self.table_word = next(
+            backend[1:] for backend in _native.backends() if backend[0] == name
+        )
+
+    def ring(self, root: int) -> Ring:
+        """The ring modulo root²."""
+        bits, limbs = self._limbs(root.bit_length())
+        if root.bit_length() < _SMALLEST_ROOT or limbs > self.max_limbs:
+            return GmpRing(root)
+        return NativeRing(root, self, bits, limbs)
+
+    def combine(self, low: Matrix, high: Matrix, p: int, q: int) -> Matrix:
+        """Chinese remainders, which are no hot spot: GMP does them."""
+        return GmpEngine().combine(low, high, p, q)
+
+    def _limbs(self, root_bits: int) -> tuple[int, int]:
+        """Bits of a limb and limbs of a root: 8 bits to spare, blocks of 4, columns below 2^64."""
+        bits = self.max_bits
+        while True:
+            limbs = -(-(root_bits + 8) // (4 * bits)) * 4
+            if not self.whole_products or 3 * limbs + 4 <= 1 << (64 - 2 * bits):
+                break
+            bits -= 1
+        while not _fits(root_bits, bits, limbs):
+            limbs += 4
+        return bits, limbs
+
+
+class NativeRing(Ring):
+    """The integers modulo root², computed by the C extension."""
+
+    large_spacing = 2
+
+    def __init__(self, root: int, engine: NativeEngine, bits: int, limbs: int) -> None:
+        super().__init__(root)
+        self._backend, self._lanes = engine.name, engine.lanes
+        self._table_type = np.dtype(f"u{engine.table_word}")
+        self._bits, self._limbs = bits, limbs
+        self._radix = 1 << (bits * limbs)
+        self._constants = self._prepare()
+        self._scales: dict[int, Words] = {}
+
+    def _prepare(self) -> Words:
+        bits, limbs, root, modulus = self._bits, self._limbs, self.root, self.modulus
+        cut = _cut(root.bit_length(), bits)
+        mu = (1 << (bits * (cut + 2 * limbs))) // modulus
+        minus_inverse = -pow(root, -1, 1 << bits) % (1 << bits)
+        header = [limbs, bits, self.root_bytes, self.modulus_bytes, cut, minus_inverse]
+        lift = [self._pair(pow(self._radix, power + 2, modulus)) for power in range(_CHUNKS)]
+        return np.concatenate(
+            [
+                np.array(header, np.uint64),
+                self._words(root, limbs),
+                self._cover(),
+                self._pair(self._radix % modulus),
+                *lift,
+                self._words(modulus, 2 * limbs),
+                self._words(mu, 2 * limbs),
+            ]
+        )
+
+    def _words(self, number: int, limbs: int) -> Words:
+        mask = (1 << self._bits) - 1
+        return np.array([number >> (self._bits * i) & mask for i in range(limbs)], np.uint64)
+
+    def _pair(self, number: int) -> Words:
+        """x0 + x1·root as the limbs of x0 and of x1."""
+        upper, lower = divmod(number, self.root)
+        return np.concatenate([self._words(lower, self._limbs), self._words(upper, self._limbs)])
+
+    def _cover(self) -> Words:
+        """A multiple of the root, above 2R, in limbs of at least 2^bits - 1: less any q, none is negative."""
+        base = 1 << self._bits
+        multiple = (2 * self._radix // self.root + 1) * self.root
+        words = [multiple >> (self._bits * i) & (base - 1) for i in range(self._limbs - 1)]
+        words.append(multiple >> (self._bits * (self._limbs - 1)))
+        for i in range(self._limbs - 1):
+            words[i] += base
+            words[i + 1] -= 1
+        return np.array(words, np.uint64)
+
+    def _scale(self, scale: int) -> Words:
+        """scale·R^(i+1) modulo the root, for every chunk i of a message."""
+        if scale not in self._scales:
+            numbers = [scale * pow(self._radix, i + 1, self.root) % self.root for i in range(_MESSAGE_CHUNKS)]
+            self._scales[scale] = np.concatenate([self._words(number, self._limbs) for number in numbers])
+        return self._scales[scale]
+
+    def _powers(self, bases: Matrix, exponent: int, messages: Matrix | None, scale: int) -> Matrix:
+        def work(rows: slice) -> Matrix:
+            out = np.empty((rows.stop - rows.start, self.modulus_bytes), np.uint8)
+            part = None if messages is None else messages[rows]
+            width = 0 if messages is None else messages.shape[1]
+            _native.powers(
+                self._backend,
+                self._constants,
+                bases[rows],
+                bases.shape[1],
+                _bytes(exponent),
+                part,
+                width,
+                self._scale(scale),
+                out,
+            )
+            return out
+
+        return spread(work, len(bases), self._lanes)
+
+    def _quotients(self, bases: Matrix, exponent: int, scale: int) -> Matrix:
+        factor = self._scale(scale)[: self._limbs]
+
+        def work(rows: slice) -> Matrix:
+            out = np.empty((rows.stop - rows.start, self.root_bytes), np.uint8)
+            width = bases.shape[1]
+            bad = _native.quotients(
+                self._backend, self._constants, bases[rows], width, _bytes(exponent), factor, out
+            )
+            if bad < len(out):
+                raise InvalidCiphertext(f"Number {rows.start + bad} is not a ciphertext of this key.")
+            return out
+
+        return spread(work, len(bases), self._lanes)
+
+    def _product(self, batches: list[Matrix]) -> Matrix:
+        def work(rows: slice) -> Matrix:
+            out = np.empty((rows.stop - rows.start, self.modulus_bytes), np.uint8)
+            _native.product(self._backend, self._constants, tuple(batch[rows] for batch in batches), out)
+            return out
+
+        return spread(work, len(batches[0]), 64 * self._lanes)
+
+    def build_table(self, base: int, exponent_bytes: int, window: int, spacing: int) -> Any:
+        """See `Ring.build_table`: limbs of pairs, entry after entry."""
+        rows = -(-8 * exponent_bytes // (window * spacing))
+        table = np.empty((rows << window) * 2 * self._limbs, self._table_type)
+        row = base.to_bytes(self.modulus_bytes, "little")
+        _native.build_table(self._backend, self._constants, row, window, spacing, exponent_bytes, table)
+        return table
+
+    def table_powers(
+        self, table: Any, exponents: Matrix, window: int, spacing: int, messages: Matrix | None, scale: int
+    ) -> Matrix:
+        """See `Ring.table_powers`."""
+
+        def work(rows: slice) -> Matrix:
+            out = np.empty((rows.stop - rows.start, self.modulus_bytes), np.uint8)
+            part = None if messages is None else messages[rows]
+            width = 0 if messages is None else messages.shape[1]
+            _native.table_powers(
+                self._backend,
+                self._constants,
+                table,
+                window,
+                spacing,
+                exponents.shape[1],
+                exponents[rows],
+                part,
+                width,
+                self._scale(scale),
+                out,
+            )
+            return out
+
+        return spread(work, len(exponents), self._lanes)
+
+
+def _cut(root_bits: int, bits: int) -> int:
+    """Barrett: how many low limbs of a product of two numbers below N = root² the quotient ignores.
+
+    2^(bits·cut) is below 2^-7·N, and `_fits` keeps the rest below 2^(2·bits·limbs - 8). So what
+    `cut` ignores is worth less than 2^-7 of a unit, what μ rounds off less than 2^-8, and the
+    estimate ⌊rest·μ / 2^(2·bits·limbs)⌋ is the quotient or one less.
+    """
+    return (2 * root_bits - 9) // bits
+
+
+def _fits(root_bits: int, bits: int, limbs: int) -> bool:
+    return 4 * root_bits - bits * _cut(root_bits, bits) <= 2 * bits * limbs - 8
+
+
+def _bytes(exponent: int) -> bytes:
+    return exponent.to_bytes((exponent.bit_length() + 7) // 8, "little")

@@ -1,0 +1,82 @@
+/* Batches of big-number arithmetic modulo root^2, several numbers in lockstep.
+ *
+ * Three backends compute the same things: `ifma` (AVX-512 IFMA, 8 lanes of 52-bit limbs), `avx2`
+ * (4 lanes of 28-bit limbs) and `portable` (plain C with the lanes and limbs of `ifma`, to check
+ * the code on any machine). Each is kernels.h compiled once, behind the function table below.
+ *
+ * Every size is checked in module.c before a backend runs; the backends only index what those
+ * checks cover.
+ */
+#ifndef DAPFL_BATCH_H
+#define DAPFL_BATCH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define MAX_CHUNKS 4 /* an input row may be this many times as wide as a root */
+#define MESSAGE_CHUNKS 2
+
+/* One root, prepared by native.py. A number has K limbs of `bits` bits, least significant first;
+ * R = 2^(bits*K) is the Montgomery radix and exceeds the root by 2^8 at least. A pair (x0, x1)
+ * stands for x0 + x1*root modulo root^2. */
+typedef struct {
+    int limbs;              /* K, a multiple of 4 */
+    int bits;               /* of a limb */
+    int root_bytes;         /* width of a row that holds a number below the root */
+    int modulus_bytes;      /* width of a row that holds a number below root^2 */
+    int cut;                /* Barrett: limbs cut off below the quotient estimate */
+    uint64_t minus_inverse; /* -1/root mod 2^bits */
+    const uint64_t *root;   /* [K] */
+    const uint64_t *cover;  /* [K] a multiple of the root with every limb >= 2^bits - 1 */
+    const uint64_t *one;    /* [2K] the pair R mod root^2 */
+    const uint64_t *lift;   /* [MAX_CHUNKS][2K] the pairs R^(i+2) mod root^2 */
+    const uint64_t *square; /* [2K] root^2 */
+    const uint64_t *mu;     /* [2K] floor(2^(bits*(cut+2K)) / root^2) */
+} ring;
+
+#define RING_HEADER 6
+#define RING_WORDS(K) ((size_t)(K) * (2 + 2 + 2 * MAX_CHUNKS + 4))
+
+/* Rows of bytes; count rows of `width` bytes each. */
+typedef struct {
+    const uint8_t *data;
+    size_t width;
+} rows;
+
+/* Messages m multiply a result by 1 + scale*m*root; `scales` holds scale*R^(i+1) mod root. */
+typedef struct {
+    rows rows; /* data is NULL when there are none */
+    const uint64_t *scales;
+} messages;
+
+/* Powers of one base: entry (row, digit) is base^(digit * 2^(window*spacing*row)). */
+typedef struct {
+    size_t rows;
+    int window; /* 4 or 8 */
+    size_t spacing;
+    size_t exponent_bytes;
+} table_shape;
+
+/* All return 0, or -1 when memory runs out. */
+typedef struct {
+    const char *name;
+    int lanes;
+    int max_limbs;      /* of a root */
+    int max_bits;       /* of a limb */
+    int whole_products; /* a limb product fits 64 bits and stays in one column */
+    size_t table_word;  /* bytes of a limb in a table */
+    int (*usable)(void);
+    int (*powers)(const ring *, size_t count, rows bases, const uint8_t *exponent, size_t exponent_bits,
+                  messages, uint8_t *out);
+    /* *bad is the index of the first base that is no unit, or count. scale is scale*R mod root, [K]. */
+    int (*quotients)(const ring *, size_t count, rows bases, const uint8_t *exponent, size_t exponent_bits,
+                     const uint64_t *scale, uint8_t *out, size_t *bad);
+    int (*build_table)(const ring *, rows base, table_shape, void *table);
+    int (*table_powers)(const ring *, size_t count, const void *table, table_shape, const uint8_t *exponents,
+                        messages, uint8_t *out);
+    int (*product)(const ring *, size_t count, size_t batch_count, const uint8_t *const *batches, uint8_t *out);
+} backend;
+
+extern const backend dapfl_ifma, dapfl_avx2, dapfl_portable;
+
+#endif

@@ -1,0 +1,304 @@
+/* The operations of one backend, on rows of bytes: see batch.h. Included after kernels.h. */
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "rows of bytes are read as little-endian words"
+#endif
+
+/* ---- rows of bytes <-> limbs ------------------------------------------------------------------- */
+
+/* 64-bit words of the widest row, one to spare for the word after a limb, a multiple of LANES. */
+#define MAX_WORDS (((MAX_CHUNKS * MAX_LIMBS * MAX_BITS + 63) / 64 + LANES) / LANES * LANES)
+
+INLINE size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+
+/* The limbs of the rows first .. first+LANES, which they must hold; rows from `count` on read as zero. */
+static void load(const field *f, rows in, size_t first, size_t count, int limbs, V *out) {
+    uint64_t buffer[LANES][MAX_WORDS];
+    V words[MAX_WORDS];
+    int used = (limbs * f->bits + 63) / 64 + 1;
+    size_t size = 8 * (size_t)((used + LANES - 1) / LANES * LANES);
+    for (size_t lane = 0; lane < LANES; lane++) {
+        size_t width = first + lane < count ? in.width : 0;
+        if (width) memcpy(buffer[lane], in.data + (first + lane) * in.width, width);
+        memset((uint8_t *)buffer[lane] + width, 0, size - width);
+    }
+    for (int i = 0; i < used; i += LANES) {
+        V block[LANES];
+        for (int lane = 0; lane < LANES; lane++) memcpy(&block[lane], &buffer[lane][i], sizeof(V));
+        transpose(&words[i], block);
+    }
+    for (int j = 0; j < limbs; j++) {
+        int word = j * f->bits / 64, shift = j * f->bits % 64;
+        V x = words[word] >> shift;
+        if (shift + f->bits > 64) x |= words[word + 1] << (64 - shift);
+        out[j] = x & f->mask;
+    }
+}
+
+/* The rows first .. first+LANES below `count`, each `width` bytes, from limbs that fit them. */
+static void store(const field *f, const V *limbs, int limb_count, size_t first, size_t count, uint8_t *out,
+                  size_t width) {
+    uint64_t buffer[LANES][MAX_WORDS];
+    V words[MAX_WORDS];
+    size_t active = smaller(LANES, count - first);
+    int used = (limb_count * f->bits + 63) / 64 + 1;
+    clear((used + LANES - 1) / LANES * LANES, words);
+    for (int j = 0; j < limb_count; j++) {
+        int word = j * f->bits / 64, shift = j * f->bits % 64;
+        words[word] |= limbs[j] << shift;
+        if (shift + f->bits > 64) words[word + 1] |= limbs[j] >> (64 - shift);
+    }
+    for (int i = 0; i < used; i += LANES) {
+        V block[LANES];
+        transpose(block, &words[i]);
+        for (int lane = 0; lane < LANES; lane++) memcpy(&buffer[lane][i], &block[lane], sizeof(V));
+    }
+    for (size_t lane = 0; lane < active; lane++) memcpy(out + (first + lane) * width, buffer[lane], width);
+}
+
+static int chunks_of(const field *f, size_t width) {
+    size_t limbs = (8 * width + (size_t)f->bits - 1) / (size_t)f->bits;
+    return (int)((limbs + (size_t)f->K - 1) / (size_t)f->K);
+}
+
+/* The Montgomery pairs of a row of any admitted width: with row = sum of x_i*R^i, the sum of
+ * (x_i * R^(i+2))/R. The result is below 2*MAX_CHUNKS*root, which pair_multiply takes. */
+static void load_pairs(const field *f, const ring *r, rows in, size_t first, size_t count, V *out) {
+    const int K = f->K;
+    V chunks[MAX_CHUNKS * MAX_LIMBS], x[2 * MAX_LIMBS], factor[2 * MAX_LIMBS];
+    int parts = chunks_of(f, in.width);
+    load(f, in, first, count, parts * K, chunks);
+    clear(2 * K, out);
+    for (int i = 0; i < parts; i++) {
+        memcpy(x, chunks + i * K, sizeof(V) * (size_t)K);
+        clear(K, x + K);
+        spread(2 * K, factor, r->lift + i * 2 * K);
+        pair_multiply(f, x, x, factor);
+        for (int j = 0; j < 2 * K; j++) out[j] += x[j];
+    }
+    carry(f, K, out, out);
+    carry(f, K, out + K, out + K);
+}
+
+/* scale*m modulo root, below 4*root, not in Montgomery form; zero without messages. */
+static void load_messages(const field *f, messages m, size_t first, size_t count, V *out) {
+    const int K = f->K;
+    V chunks[MAX_CHUNKS * MAX_LIMBS], factor[MAX_LIMBS], x[MAX_LIMBS];
+    clear(K, out);
+    if (!m.rows.data) return;
+    int parts = chunks_of(f, m.rows.width);
+    load(f, m.rows, first, count, parts * K, chunks);
+    for (int i = 0; i < parts; i++) {
+        spread(K, factor, m.scales + i * K);
+        residue_multiply(f, x, chunks + i * K, factor);
+        for (int j = 0; j < K; j++) out[j] += x[j];
+    }
+    carry(f, K, out, out);
+}
+
+/* Leave Montgomery form, times 1 + m*root, to the one pair with both parts below the root. */
+static void leave(const field *f, V *x, const V *message) {
+    const int K = f->K;
+    V factor[2 * MAX_LIMBS];
+    clear(K, factor);
+    factor[0] = all(1);
+    memcpy(factor + K, message, sizeof(V) * (size_t)K);
+    pair_multiply(f, x, x, factor);
+    V less[MAX_LIMBS];
+    V below = subtract(f, K, less, x, f->root);
+    for (int j = 0; j < K; j++) x[j] = (x[j] & below) | (less[j] & ~below);
+    x[K] += ~below & all(1);
+    carry(f, K, x + K, x + K);
+    reduce_once(f, K, x + K, f->root);
+}
+
+/* Write x0 + x1*root. */
+static void store_pairs(const field *f, const ring *r, const V *x, size_t first, size_t count, uint8_t *out) {
+    const int K = f->K;
+    V t[2 * MAX_LIMBS];
+    memcpy(t, x, sizeof(V) * (size_t)K);
+    clear(K, t + K);
+    multiply(K, t, x + K, f->root);
+    carry(f, 2 * K, t, t);
+    store(f, t, 2 * K, first, count, out, (size_t)r->modulus_bytes);
+}
+
+static V *allocate(size_t vectors) { return aligned_alloc(64, (vectors * sizeof(V) + 63) / 64 * 64); }
+
+/* Scratch memory held secrets. */
+static void discard(V *memory, size_t vectors) {
+    memset(memory, 0, vectors * sizeof(V));
+    __asm__ volatile("" : : "r"(memory) : "memory"); /* keep the memset */
+    free(memory);
+}
+
+/* ---- powers with one exponent ------------------------------------------------------------------ */
+
+/* out = table[digit], reading every entry so that the digit leaves no trace in the cache. */
+static void choose(int count, V *out, const V *table, unsigned digit) {
+    clear(count, out);
+    for (unsigned entry = 0; entry < 16; entry++, table += count) {
+        V chosen = all(UINT64_C(0) - (uint64_t)(entry == digit));
+        for (int j = 0; j < count; j++) out[j] |= table[j] & chosen;
+    }
+}
+
+/* x = x^exponent, four bits at a time; table has room for 16 pairs. What is computed and which
+ * memory is touched depends on the length of the exponent, not on its value. */
+static void power(const field *f, const ring *r, V *x, const uint8_t *exponent, size_t bits, V *table) {
+    const int count = 2 * f->K;
+    V factor[2 * MAX_LIMBS];
+    spread(count, table, r->one);
+    for (int entry = 1; entry < 16; entry++) pair_multiply(f, table + entry * count, table + (entry - 1) * count, x);
+    for (size_t i = (bits + 3) / 4; i-- > 0;) {
+        unsigned digit = exponent[i / 2] >> (i % 2 * 4) & 15;
+        choose(count, factor, table, digit);
+        if (i == (bits + 3) / 4 - 1) {
+            memcpy(x, factor, sizeof(V) * (size_t)count);
+            continue;
+        }
+        for (int k = 0; k < 4; k++) pair_square(f, x);
+        pair_multiply(f, x, x, factor);
+    }
+}
+
+static int powers(const ring *r, size_t count, rows bases, const uint8_t *exponent, size_t bits, messages m,
+                  uint8_t *out) {
+    field f;
+    prepare(&f, r);
+    size_t room = 16 * 2 * (size_t)f.K;
+    V x[2 * MAX_LIMBS], message[MAX_LIMBS], *table = allocate(room);
+    if (!table) return -1;
+    for (size_t first = 0; first < count; first += LANES) {
+        load_pairs(&f, r, bases, first, count, x);
+        power(&f, r, x, exponent, bits, table);
+        load_messages(&f, m, first, count, message);
+        leave(&f, x, message);
+        store_pairs(&f, r, x, first, count, out);
+    }
+    discard(table, room);
+    return 0;
+}
+
+static int quotients(const ring *r, size_t count, rows bases, const uint8_t *exponent, size_t bits,
+                     const uint64_t *scale, uint8_t *out, size_t *bad) {
+    field f;
+    prepare(&f, r);
+    size_t room = 16 * 2 * (size_t)f.K;
+    V x[2 * MAX_LIMBS], factor[MAX_LIMBS], zero[MAX_LIMBS], *table = allocate(room);
+    if (!table) return -1;
+    spread(f.K, factor, scale);
+    clear(f.K, zero);
+    *bad = count;
+    for (size_t first = 0; first < count && *bad == count; first += LANES) {
+        load_pairs(&f, r, bases, first, count, x);
+        power(&f, r, x, exponent, bits, table);
+        leave(&f, x, zero);
+        /* x0 must be 1, and then L(x) = x1. */
+        V wrong = x[0] ^ all(1);
+        for (int j = 1; j < f.K; j++) wrong |= x[j];
+        for (size_t lane = smaller(LANES, count - first); lane-- > 0;)
+            if (wrong[lane]) *bad = first + lane;
+        residue_multiply(&f, x, x + f.K, factor);
+        reduce_once(&f, f.K, x, f.root);
+        store(&f, x, f.K, first, count, out, (size_t)r->root_bytes);
+    }
+    discard(table, room);
+    return 0;
+}
+
+/* ---- powers of one base -------------------------------------------------------------------------- */
+
+static int build_table(const ring *r, rows base, table_shape shape, void *memory) {
+    field f;
+    prepare(&f, r);
+    const size_t count = 2 * (size_t)f.K, digits = (size_t)1 << shape.window;
+    WORD *table = memory;
+    V x[2 * MAX_LIMBS], power_of_base[2 * MAX_LIMBS];
+    WORD *row_bases = malloc(shape.rows * count * sizeof(WORD));
+    if (!row_bases) return -1;
+    load_pairs(&f, r, base, 0, 1, x);
+    for (size_t row = 0; row < shape.rows; row++) {
+        if (row)
+            for (size_t i = 0; i < (size_t)shape.window * shape.spacing; i++) pair_square(&f, x);
+        /* Entries must be below 2*root in both parts; the first ones come from load_pairs. */
+        V one[2 * MAX_LIMBS];
+        spread((int)count, one, r->one);
+        pair_multiply(&f, power_of_base, x, one);
+        for (size_t j = 0; j < count; j++) row_bases[row * count + j] = (WORD)power_of_base[j][0];
+    }
+    for (size_t row = 0; row < shape.rows; row += LANES) {
+        size_t active = smaller(LANES, shape.rows - row);
+        clear((int)count, power_of_base);
+        for (size_t j = 0; j < count; j++)
+            for (size_t lane = 0; lane < active; lane++)
+                power_of_base[j][lane] = row_bases[(row + lane) * count + j];
+        spread((int)count, x, r->one);
+        for (size_t digit = 0; digit < digits; digit++) {
+            if (digit) pair_multiply(&f, x, x, power_of_base);
+            for (size_t lane = 0; lane < active; lane++) {
+                WORD *entry = table + ((row + lane) * digits + digit) * count;
+                for (size_t j = 0; j < count; j++) entry[j] = (WORD)x[j][lane];
+            }
+        }
+    }
+    free(row_bases);
+    return 0;
+}
+
+/* The entries of one row that the lanes want, and the digits they are found by. */
+static void locate(const WORD *table, table_shape shape, size_t count, size_t row, size_t digit_index,
+                   const uint8_t *const *exponents, const WORD **entries) {
+    for (int lane = 0; lane < LANES; lane++) {
+        const uint8_t *e = exponents[lane];
+        size_t digit = shape.window == 8 ? e[digit_index] : e[digit_index / 2] >> (digit_index % 2 * 4) & 15;
+        entries[lane] = table + ((row << shape.window) + digit) * count;
+        for (size_t byte = 0; byte < count * sizeof(WORD); byte += 64)
+            __builtin_prefetch((const char *)entries[lane] + byte);
+    }
+}
+
+static void gather(size_t count, V *out, const WORD *const *entries) {
+    for (size_t j = 0; j < count; j += LANES) {
+        V block[LANES];
+        for (int lane = 0; lane < LANES; lane++) block[lane] = widen(entries[lane] + j);
+        transpose(out + j, block);
+    }
+}
+
+static void table_power(const field *f, const WORD *table, table_shape shape, const uint8_t *const *exponents,
+                        V *x) {
+    const size_t count = 2 * (size_t)f->K, digits = 8 * shape.exponent_bytes / (size_t)shape.window;
+    const WORD *entries[LANES];
+    V factor[2 * MAX_LIMBS], *into = x; /* the first entry is where the product starts */
+    for (size_t start = shape.spacing; start-- > 0;) {
+        if (into != x)
+            for (int i = 0; i < shape.window; i++) pair_square(f, x);
+        size_t rows_here = (digits - start + shape.spacing - 1) / shape.spacing; /* start < digits */
+        locate(table, shape, count, 0, start, exponents, entries);
+        for (size_t row = 0; row < rows_here; row++) {
+            gather(count, into, entries);
+            if (row + 1 < rows_here) /* fetch the next ones while this product is computed */
+                locate(table, shape, count, row + 1, (row + 1) * shape.spacing + start, exponents, entries);
+            if (into != x) pair_multiply(f, x, x, factor);
+            into = factor;
+        }
+    }
+}
+
+static int table_powers(const ring *r, size_t count, const void *table, table_shape shape,
+                        const uint8_t *exponents, messages m, uint8_t *out) {
+    field f;
+    prepare(&f, r);
+    V x[2 * MAX_LIMBS], message[MAX_LIMBS];
+    for (size_t first = 0; first < count; first += LANES) {
+        const uint8_t *lane_exponents[LANES];
+        for (size_t lane = 0; lane < LANES; lane++) /* idle lanes repeat the first */
+            lane_exponents[lane] = exponents + (first + lane < count ? first + lane : first) * shape.exponent_bytes;
+        table_power(&f, table, shape, lane_exponents, x);
+        load_messages(&f, m, first, count, message);
+        leave(&f, x, message);
+        store_pairs(&f, r, x, first, count, out);
+    }
+    return 0;
+}
