@@ -13,6 +13,7 @@
     │   ├── InvalidCiphertext       not a ciphertext of this key
     │   ├── InvalidSignature        not signed by this key, or not this message
     │   ├── EnvelopeError           an envelope that does not open
+    │   ├── InvalidProof            a number that is not shown to lie where it must
     │   └── EncodingError           numbers that cannot be packed without loss of meaning
     ├── ProtocolError             a message that a participant refuses; `reason` names why
     ├── TransportError            messages that cannot be carried
@@ -73,6 +74,10 @@ class InvalidSignature(CryptoError):
 
 class EnvelopeError(CryptoError):
     """An envelope that does not open."""
+
+
+class InvalidProof(CryptoError):
+    """A number that is not shown to lie where it must."""
 
 
 class EncodingError(CryptoError):

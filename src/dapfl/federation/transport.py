@@ -28,8 +28,10 @@ class Exchange(NamedTuple):
 class Transport(Protocol):
     """Carries one message to each of some clients and brings back what they answer."""
 
-    def exchange(self, messages: Mapping[ClientId, bytes], timeout: float) -> Exchange:
-        """Sends each message to its client and waits at most `timeout` seconds for the replies.
+    def exchange(
+        self, messages: Mapping[ClientId, bytes], timeout: float
+    ) -> tuple[dict[ClientId, bytes], dict[ClientId, str]]:
+        """Sends each message to its client, waits at most `timeout` seconds: (replies, failures).
 
         A client that is late, gone or broken appears in `failures` with a short reason (``timeout``,
         ``crashed``, ...); it never raises for one client's sake. Broadcasts pass the same bytes object

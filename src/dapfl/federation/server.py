@@ -1,0 +1,483 @@
+"""The central server CS: bytes in, bytes out (Fig. 4, left column).
+
+CS adds up contributions that it cannot read. It takes a message only if it opens with the
+sender's key, is signed by the sender for this federation, round and model, was asked for, and has
+not come before; anything else is turned away by name, and the round goes on.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dapfl.errors import ProtocolError
+from dapfl.federation.ledger import Asked, RoundLedger
+from dapfl.federation.messages import (
+    DIGEST_BYTES,
+    NO_MODEL,
+    VERSION,
+    Aggregate,
+    Answer,
+    Call,
+    ClientBody,
+    Context,
+    Delivery,
+    Initial,
+    Notice,
+    Refusal,
+    Request,
+    ServerBody,
+    Signed,
+    Snapshot,
+    Upload,
+    decode_client_body,
+    decode_delivery,
+    decode_sealed,
+    digest,
+    encode,
+    sealing_context,
+)
+from dapfl.federation.models import (
+    GlobalModel,
+    Shape,
+    Vector,
+    commitment_of,
+    from_bytes,
+    is_relative,
+    to_bytes,
+)
+from dapfl.federation.poll import UNUSABLE, Poll
+from dapfl.federation.records import Rejection
+from dapfl.federation.suite import Rows, ServerSuite, rows_of
+from dapfl.federation.training import Stopwatch
+from dapfl.federation.transport import EVERYONE, SERVER, ClientId
+
+log = logging.getLogger("dapfl.server")
+
+_BATCH = 16  # contributions are multiplied in groups, so that memory does not grow with the cohort
+
+
+@dataclass(frozen=True)
+class Head:
+    """The signed body that makes a model: its name, and the name of the model it builds on."""
+
+    name: bytes
+    parent: bytes
+    signed: Signed
+
+
+@dataclass(frozen=True)
+class Count:
+    """A client's ε₁(|D_i|), and the hash of the proof that it came with."""
+
+    digest: bytes
+    ciphertext: bytes
+
+
+@dataclass
+class Tally:
+    """The product of contributions that start from the same model."""
+
+    suite: ServerSuite
+    senders: list[ClientId] = field(default_factory=list)
+    _contributions: list[Rows] = field(default_factory=list)
+    _counts: list[Rows] = field(default_factory=list)
+
+    def add(self, sender: ClientId, contribution: Rows, count: Rows) -> None:
+        """One more legitimate contribution."""
+        self.senders.append(sender)
+        self._contributions.append(contribution)
+        self._counts.append(count)
+        if len(self._contributions) >= _BATCH:
+            self._contributions, self._counts = [self.contributions()], [self.counts()]
+
+    def contributions(self) -> Rows:
+        """∏ ε₁(|D_i|·ŵ_i) over all senders."""
+        return self.suite.add_contributions(self._contributions)
+
+    def counts(self) -> Rows:
+        """∏ ε₁(|D_i|) over all senders."""
+        return self.suite.add_counts(self._counts)
+
+
+class CentralServer:
+    """CS with its keys (inside `suite`) and what it has been sent."""
+
+    def __init__(
+        self,
+        federation: bytes,
+        suite: ServerSuite,
+        shape: Shape,
+        members: Sequence[ClientId],
+        initial: Vector,
+    ) -> None:
+        self.members = frozenset(members)
+        self.row_bytes = suite.row_bytes
+        self.watch = Stopwatch()
+        self._federation = federation
+        self._suite = suite
+        self._shape = shape
+        self._limit = shape.upload_limit(suite.row_bytes)
+        body = Initial(self._context(0, EVERYONE, NO_MODEL), to_bytes(initial))
+        self.head = self._made(body)  # Eq. 30
+        self.before = self.head  # where to go back to if clients find the head unusable
+        # For catching up with a codec that sends changes: a model, and what leads from it to the head.
+        self.snapshot: GlobalModel | None = None
+        self.chain: list[Head] = [self.head]
+        self.latest = GlobalModel(self.head.name, from_bytes(to_bytes(initial), shape.size))
+        self.acknowledged: dict[ClientId, bytes] = {}  # the last model that a client has proved to know
+        self.counts: dict[ClientId, Count] = {}
+        self.poll = self._new_poll()
+        self.ledger = RoundLedger(-1)
+        self._tallies: dict[bytes, Tally] = {}
+        self._snapshot_signed: tuple[bytes, Signed] | None = None
+
+    # Sending -----------------------------------------------------------------------------------
+
+    def open_round(
+        self,
+        t: int,
+        clients: Iterable[ClientId],
+        *,
+        ask: ClientId | None = None,
+    ) -> dict[ClientId, bytes]:
+        """The messages that begin round t; one client may be asked for W(t) along the way."""
+        self.ledger = RoundLedger(t)
+        self._tallies = {}
+        call = self._signed(Call(self._context(t, EVERYONE, self.head.name)))
+        messages: dict[ClientId, bytes] = {}
+        shared: dict[bytes, bytes] = {}  # equal deliveries are one object, which an engine may carry once
+        for client in clients:
+            orders = [call] if client != ask else [call, self._request(t, client, whole=True)]
+            for order in orders:
+                kind = "call" if order is call else "request"
+                self.ledger.ask(client, digest(order.body), Asked(kind, self.head.name))
+            message = self._delivery(client, orders)
+            messages[client] = shared.setdefault(digest(message), message)
+            self.ledger.send(client, digest(message), "call")
+        return messages
+
+    def request_model(
+        self, whole: Sequence[ClientId], witnesses: Sequence[ClientId]
+    ) -> dict[ClientId, bytes]:
+        """Asks some clients for W(t+1) and others for its hash ("CS would request the global model to
+        any clients", Fig. 4)."""
+        messages: dict[ClientId, bytes] = {}
+        for client in (*whole, *witnesses):
+            order = self._request(self.ledger.round + 1, client, whole=client in whole)
+            kind = "request" if client in whole else "witness"
+            self.ledger.ask(client, digest(order.body), Asked(kind, self.head.name))
+            messages[client] = self._delivery(client, [order])
+            self.ledger.send(client, digest(messages[client]), "request")
+        return messages
+
+    def primer(self) -> bytes:
+        """All that leads to the current model, for clients that were restored without it."""
+        return encode(Delivery(VERSION, tuple(self._from_snapshot())))
+
+    def _delivery(self, client: ClientId, orders: Sequence[Signed]) -> bytes:
+        return encode(Delivery(VERSION, (*self._models_for(client), *orders)))
+
+    def _models_for(self, client: ClientId) -> list[Signed]:
+        """The latest aggregate; for a client that it does not follow on, all that it needs before it."""
+        known = self.acknowledged.get(client)
+        if not is_relative(self._shape.codec) or known in (self.head.name, self.head.parent):
+            return [self.head.signed]
+        return self._from_snapshot()
+
+    def _from_snapshot(self) -> list[Signed]:
+        if not is_relative(self._shape.codec):
+            return [self.head.signed]
+        steps = [head.signed for head in self.chain]
+        if self.snapshot is None:
+            return steps
+        model = self.snapshot
+        if self._snapshot_signed is None or self._snapshot_signed[0] != model.name:
+            data = to_bytes(model.weights) + (b"" if model.previous is None else to_bytes(model.previous))
+            box = self._suite.seal(data, sealing_context(self._federation, SERVER))
+            body = Snapshot(self._context(max(self.ledger.round, 0), EVERYONE, model.name), box)
+            self._snapshot_signed = model.name, self._signed(body)
+        return [self._snapshot_signed[1], *steps]
+
+    def _request(self, t: int, client: ClientId, *, whole: bool) -> Signed:
+        return self._signed(Request(self._context(t, client, self.head.name), whole))
+
+    def _context(self, t: int, recipient: ClientId, model: bytes) -> Context:
+        return Context(VERSION, self._federation, t, SERVER, recipient, model)
+
+    def _signed(self, body: ServerBody) -> Signed:
+        encoded = encode(body)
+        with self.watch.phase("sign"):
+            return Signed(encoded, self._suite.sign(encoded))
+
+    def _made(self, body: Initial | Aggregate) -> Head:
+        signed = self._signed(body)
+        return Head(digest(signed.body), body.context.model, signed)
+
+    def _new_poll(self) -> Poll:
+        """A poll on the head. Where CS knows the model itself, it has the first vote."""
+        poll = Poll(self.head.name, quorum=min(2, len(self.members)))
+        if self.latest.name == self.head.name:
+            poll.vote(SERVER, self.latest.commitment)
+        return poll
+
+    # Receiving ---------------------------------------------------------------------------------
+
+    def receive(self, sender: ClientId, data: bytes) -> None:
+        """Takes what came under a client's name, or notes why not. Never raises."""
+        try:
+            self._take(sender, data)
+        except ProtocolError as error:
+            log.info("turned away a message in the name of client %d: %s", sender, error)
+            self.ledger.reject(sender, error.reason)
+        except Exception:
+            log.warning("a message in the name of client %d cannot be read", sender, exc_info=True)
+            self.ledger.reject(sender, "internal-error")
+
+    def _take(self, sender: ClientId, data: bytes) -> None:
+        bodies = self.open(sender, data)
+        for body in bodies:
+            self._check_context(sender, body)
+        for body in bodies:
+            self._take_body(sender, body)
+
+    def open(self, sender: ClientId, data: bytes) -> list[ClientBody]:
+        """What a client has sealed and signed (Eqs 37, 38); ProtocolError if it has not."""
+        with self.watch.phase("open"):
+            sealed = decode_sealed(data, self._limit)
+            if sender not in self.members:
+                raise ProtocolError("unknown-sender", f"{sender} is not of this federation")
+            if sealed.sender != sender:
+                raise ProtocolError("wrong-sender", f"{sender} sends in the name of {sealed.sender}")
+            context = sealing_context(self._federation, sender)
+            delivery = decode_delivery(self._suite.open(sender, sealed.box, context), self._limit)  # Eq. 37
+        bodies: list[ClientBody] = []
+        for signed in delivery.parts:
+            with self.watch.phase("verify"):
+                self._suite.verify(sender, signed.body, signed.signature)  # Eq. 38
+            bodies.append(decode_client_body(signed.body))
+        return bodies
+
+    def _check_context(self, sender: ClientId, body: ClientBody) -> None:
+        context = body.context
+        if context.federation != self._federation:
+            raise ProtocolError("wrong-federation")
+        if context.sender != sender:
+            raise ProtocolError("wrong-sender", f"signed as {context.sender}")
+        if context.recipient != SERVER:
+            raise ProtocolError("wrong-recipient", f"for {context.recipient}")
+        if isinstance(body, Refusal):
+            return  # a client that is behind refuses in its own round; the hash says what it refuses
+        # The request for W(t+1) goes out when round t is over, or with the call of round t+1.
+        last = self.ledger.round + 1 if isinstance(body, Answer) else self.ledger.round
+        if not self.ledger.round <= context.round <= last:
+            past = context.round < self.ledger.round
+            raise ProtocolError("replayed" if past else "wrong-round", f"of round {context.round}")
+
+    def _take_body(self, sender: ClientId, body: ClientBody) -> None:
+        match body:
+            case Upload():
+                self._take_upload(sender, body)
+            case Notice():
+                asked = self.ledger.expect(sender, body.answers, "call")
+                self._take_commitment(sender, body, asked)
+                self._take_report(sender, body, body.outcome)
+                if body.outcome == "diverged":
+                    self.ledger.reject(sender, "diverged")
+            case Answer():
+                self._take_answer(sender, body)
+            case Refusal():
+                self._take_refusal(sender, body)
+
+    def _take_upload(self, sender: ClientId, upload: Upload) -> None:
+        """One more member of C(t), if its ciphertexts can be multiplied."""
+        asked = self.ledger.expect(sender, upload.answers, "call")
+        count = self._shape.codec.plaintext_count(self._shape.size)
+        contribution = rows_of(upload.contribution, count, self._suite.row_bytes)
+        with self.watch.phase("verify"):
+            self._suite.check(contribution)
+            samples = self._count(sender, upload.samples)
+        if (
+            sum(len(tally.senders) for tally in self._tallies.values())
+            >= self._shape.codec.bounds.max_clients
+        ):
+            raise ProtocolError("cohort-full", "more contributions than a slot has room for")
+        self._take_commitment(sender, upload, asked)
+        self._take_report(sender, upload, "accepted")
+        tally = self._tallies.setdefault(upload.commitment, Tally(self._suite))
+        with self.watch.phase("aggregate"):
+            tally.add(sender, contribution, samples)
+
+    def _count(self, sender: ClientId, data: bytes) -> Rows:
+        """ε₁(|D_i|). Once a client is counted in an aggregate, the hash of its proof stands for it."""
+        if len(data) == DIGEST_BYTES:
+            known = self.counts.get(sender)
+            if known is None or known.digest != data:
+                raise ProtocolError("unknown-count", f"client {sender} refers to a proof that it never sent")
+        else:
+            row = self._suite.check_count(sender, data)
+            known = self.counts[sender] = Count(digest(data), row.tobytes())
+        return rows_of(known.ciphertext, 1, self._suite.row_bytes)
+
+    def _take_answer(self, sender: ClientId, answer: Answer) -> None:
+        asked = self.ledger.expect(sender, answer.answers, "request", "witness")
+        weights = None
+        if asked.kind == "request":
+            weights = from_bytes(answer.weights, self._shape.size)
+            if commitment_of(weights) != answer.commitment:
+                raise ProtocolError("model-mismatch", "weights that are not what they are said to be")
+        elif answer.weights:
+            raise ProtocolError("wrong-size", "weights from a client that was asked for their hash")
+        self._take_commitment(sender, answer, asked)
+        if weights is not None:
+            self.poll.weights.setdefault(answer.commitment, weights)
+
+    def _take_commitment(self, sender: ClientId, body: Upload | Notice | Answer, asked: Asked) -> None:
+        if body.context.model != asked.model or body.context.model != self.head.name:
+            raise ProtocolError("wrong-model", "about another model than the one it was asked about")
+        self.ledger.take(sender, body.answers)
+        self.acknowledged[sender] = body.context.model
+        self.poll.vote(sender, body.commitment)
+
+    def _take_report(self, sender: ClientId, body: Upload | Notice, status: str) -> None:
+        self.ledger.status[sender] = status
+        if body.report is not None:
+            self.ledger.reports[sender] = body.report
+            refused = (Rejection(sender, reason, at="client") for reason in body.report.refused)
+            self.ledger.rejections.extend(refused)
+
+    def _take_refusal(self, sender: ClientId, refusal: Refusal) -> None:
+        kind = self.ledger.take_refusal(sender, refusal.answers)
+        if kind == "call":
+            self.ledger.status.setdefault(sender, f"failed:{refusal.reason}")
+        if refusal.reason in UNUSABLE:
+            self.poll.refusals.add(sender)
+        elif refusal.reason == "unknown-model":
+            self.acknowledged.pop(sender, None)
+
+    # Deciding ----------------------------------------------------------------------------------
+
+    def settle_model(self) -> Vector | None:
+        """The weights of the current model, once enough clients agree on them; whoever does not is noted."""
+        if self.latest.name == self.head.name:
+            return self.latest.weights
+        weights = self.poll.model
+        if weights is None:
+            return None
+        for client in self.poll.dissenters:
+            self._note_mismatch(client)
+        previous = self.latest.weights if self.latest.name == self.head.parent else None
+        self.latest = GlobalModel(self.head.name, weights, previous)
+        if previous is not None:
+            self.snapshot, self.chain = self.latest, []
+        return weights
+
+    def withdraw(self) -> bool:
+        """Goes back to the model before, if clients find that the last aggregate is none."""
+        if not self.poll.unusable or self.head is self.before:
+            return False
+        self.chain = [head for head in self.chain if head is not self.head]
+        self.head = self.before
+        self.poll = self._new_poll()
+        return True
+
+    def _note_mismatch(self, client: ClientId) -> None:
+        noted = Rejection(client, "model-mismatch")
+        if client != SERVER and noted not in self.ledger.rejections:
+            self.ledger.rejections.append(noted)
+
+    def aggregate(self) -> tuple[ClientId, ...]:
+        """Makes and signs Ω_CS(t) out of the contributions of C(t) (Eqs 39, 40) and returns C(t).
+
+        C(t) is empty, and the model stays, if fewer than the minimum cohort are legitimate.
+        """
+        agreed = self.poll.agreed
+        for commitment, tally in self._tallies.items():
+            if commitment != agreed:
+                for client in tally.senders:
+                    self._note_mismatch(client)
+                    self.ledger.status[client] = "rejected:model-mismatch"
+        legitimate = self._tallies.get(agreed) if agreed is not None else None
+        cohort = tuple(sorted(legitimate.senders)) if legitimate is not None else ()
+        if legitimate is None or len(cohort) < self._shape.min_cohort:
+            for client in cohort:
+                self.ledger.status[client] = "failed:min-cohort"
+            return ()
+        with self.watch.phase("aggregate"):
+            contributions, samples = legitimate.contributions().tobytes(), legitimate.counts().tobytes()
+        context = self._context(self.ledger.round, EVERYONE, self.head.name)
+        omega = self._made(Aggregate(context, cohort, contributions, samples))  # Eqs 39, 40
+        self.before, self.head = self.head, omega
+        self.chain = [*self.chain, omega] if is_relative(self._shape.codec) else [omega]
+        self._tallies = {}
+        self.poll = self._new_poll()
+        return cohort
+
+    # Remembering -------------------------------------------------------------------------------
+
+    def state(self) -> bytes:
+        """What CS goes on from after the round that is closed now."""
+        return msgspec.msgpack.encode(
+            _State(
+                federation=self._federation,
+                round=self.ledger.round,
+                head=self.head,
+                before=self.before,
+                chain=self.chain,
+                latest=_Kept.of(self.latest),
+                snapshot=None if self.snapshot is None else _Kept.of(self.snapshot),
+                acknowledged=self.acknowledged,
+                counts=self.counts,
+                commitments=self.poll.commitments,
+            )
+        )
+
+    def restore(self, state: bytes) -> None:
+        """Goes on from what `state` gave."""
+        try:
+            old = msgspec.msgpack.decode(state, type=_State)
+        except msgspec.MsgspecError:
+            raise ProtocolError("bad-state", "the saved state of the server is damaged") from None
+        if old.federation != self._federation:
+            raise ProtocolError("bad-state", "this is the state of another federation: its keys do not fit")
+        self.ledger = RoundLedger(old.round)
+        self.head, self.chain = old.head, old.chain
+        self.before = self.head if old.before == old.head else old.before
+        self.latest = old.latest.model(self._shape.size)
+        self.snapshot = None if old.snapshot is None else old.snapshot.model(self._shape.size)
+        self.acknowledged, self.counts = old.acknowledged, old.counts
+        self.poll = self._new_poll()
+        self.poll.commitments.update(old.commitments)
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A global model in the server's state."""
+
+    name: bytes
+    weights: bytes
+    previous: bytes | None
+
+    @classmethod
+    def of(cls, model: GlobalModel) -> "_Kept":
+        previous = None if model.previous is None else to_bytes(model.previous)
+        return cls(model.name, to_bytes(model.weights), previous)
+
+    def model(self, size: int) -> GlobalModel:
+        previous = None if self.previous is None else from_bytes(self.previous, size)
+        return GlobalModel(self.name, from_bytes(self.weights, size), previous)
+
+
+class _State(msgspec.Struct, frozen=True):
+    """What the server must not forget."""
+
+    federation: bytes
+    round: int
+    head: Head
+    before: Head
+    chain: list[Head]
+    latest: _Kept
+    snapshot: _Kept | None
+    acknowledged: dict[ClientId, bytes]
+    counts: dict[ClientId, Count]
+    commitments: dict[ClientId, bytes]
