@@ -9,7 +9,7 @@ import pytest
 
 from dapfl.engines.local import WorkerPool
 from dapfl.errors import DataError
-from tests.engines.handlers import Counter, Mortal, Raising, Shared, Slow, no_data
+from tests.engines.handlers import Counter, Mortal, Raising, Shared, Slow, without_data
 
 CLIENTS = range(1, 6)
 
@@ -76,7 +76,9 @@ def test_an_exception_leaves_the_worker_only_as_a_name() -> None:
     assert sorted(replies) == [1, 3, 4, 5]
 
 
-def test_a_late_client_is_left_out_and_its_late_answer_does_not_count_for_the_next_round(tmp_path: Path) -> None:
+def test_a_late_client_is_left_out_and_its_late_answer_does_not_count_for_the_next_round(
+    tmp_path: Path,
+) -> None:
     gate = tmp_path / "gate"
     recipes = counters() | {1: partial(Slow, 1, gate=gate)}
     with WorkerPool(recipes, Shared, workers=5) as pool:
@@ -91,4 +93,4 @@ def test_a_late_client_is_left_out_and_its_late_answer_does_not_count_for_the_ne
 
 def test_a_client_that_cannot_be_built_raises_its_own_error() -> None:
     with pytest.raises(DataError, match="mnist is not there"):
-        WorkerPool(counters(), no_data, workers=2)
+        WorkerPool({1: without_data}, Shared, workers=2)

@@ -70,9 +70,8 @@ def _serve(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     set_threads(1)  # the workers fill the cores; torch is kept to one thread by dapfl.learning
     try:
-        recipes, make_shared, states = connection.recv()
+        recipes, shared, states = connection.recv()
         try:
-            shared = make_shared()
             clients = {client: recipe(shared) for client, recipe in recipes.items()}
             for client, state in states.items():
                 clients[client].restore(state)
@@ -98,7 +97,8 @@ def _serve(connection: Connection) -> None:
 class WorkerPool:
     """A `Transport` whose clients live in worker processes.
 
-    `recipes` builds each client inside its worker; `shared` makes what the clients of one worker share.
+    `recipes` builds each client inside its worker; `shared` makes, whenever a worker is started, what the
+    clients of that worker share.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class WorkerPool:
         recipes = {client: self._recipes[client] for client in clients}
         states = {client: self._states[client] for client in clients if client in self._states}
         with suppress(BrokenPipeError, ConnectionResetError):
-            self._workers[home].connection.send((recipes, self._shared, states))
+            self._workers[home].connection.send((recipes, self._shared(), states))
 
     def _await_ready(self, home: int) -> None:
         for _ in range(_STARTS):

@@ -143,6 +143,10 @@ class RunDirectory:
         with replacing(self.rounds_path) as file:
             file.write(b"".join(line + b"\n" for line in [*old[:first], *fresh]))
 
+    def remove(self) -> None:
+        """Takes the whole directory away."""
+        shutil.rmtree(self.path)
+
     def clear_keys(self) -> None:
         """Forgets the run's keys, which nothing needs once it has finished."""
         shutil.rmtree(self.keys_path, ignore_errors=True)

@@ -1,0 +1,158 @@
+"""Many runs under the same conditions: every setting and seed meets the same clients, data and budgets.
+
+Runs of one seed share all random streams but the agents' own (common random numbers), so settings can be
+compared pair by pair. Each run has a directory of its own below the comparison's; a run that is finished
+is not run again, one that was stopped is resumed.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from dapfl.config import RunConfig, override
+from dapfl.errors import ConfigError, RunDirectoryError
+from dapfl.experiments.runner import resume, start
+from dapfl.experiments.store import RunDirectory
+
+# The paper's seven settings (DQN is two of them), the agent as published, and the simple rules to beat.
+ALL = (
+    "dap-fl",
+    "large",
+    "small",
+    "ddpg-eta",
+    "ddpg-alpha",
+    "ddpg-client",
+    "dqn-large",
+    "dqn-small",
+    "dap-fl-paper",
+    "fixed-capped:0.03:30",
+    "fixed-capped:0.1:6",
+    "cosine-capped:0.1:6",
+)
+# What a patient expert would try: the best of these, run without a cap, is the oracle fixed setting.
+ORACLE_GRID = tuple(f"fixed:{eta}:{alpha}" for eta in (0.01, 0.03, 0.1, 0.2) for alpha in (1, 3, 6, 10, 20))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of an experiment to run."""
+
+    rounds: int
+    seeds: int
+
+
+SCALES = {
+    "quick": {"logistic": Scale(20, 1), "cnn": Scale(5, 1), "resnet18": Scale(1, 1)},
+    "standard": {"logistic": Scale(200, 5), "cnn": Scale(60, 3), "resnet18": Scale(8, 1)},
+    "full": {"logistic": Scale(3000, 5), "cnn": Scale(3000, 5), "resnet18": Scale(1000, 3)},
+}
+
+
+def scale_of(name: str, task: str) -> Scale:
+    """The rounds and seeds of a scale for a task; a user's own task counts as a CNN."""
+    return SCALES[name].get(task.partition("-")[0], SCALES[name]["cnn"])
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a comparison."""
+
+    label: str
+    config: RunConfig
+    path: Path
+
+
+def parse_settings(text: str) -> tuple[str, ...]:
+    """The labels that `--settings` names: settings, `NAME:ETA:ALPHA` for fixed rules, `all`, `oracle`."""
+    groups = {"all": ALL, "oracle": ORACLE_GRID}
+    labels = [label for part in text.split(",") for label in groups.get(part.strip(), (part.strip(),))]
+    return tuple(dict.fromkeys(labels))
+
+
+def plan(base: RunConfig, labels: Iterable[str], seeds: Iterable[int], out: Path) -> list[Job]:
+    """Every run of a comparison, seed by seed, so that a comparison that is stopped early is still paired."""
+    labels = tuple(labels)
+    return [
+        Job(label, _configured(base, label, seed), out / label.replace(":", "_") / f"seed-{seed}")
+        for seed in seeds
+        for label in labels
+    ]
+
+
+def _configured(base: RunConfig, label: str, seed: int) -> RunConfig:
+    setting, *values = label.split(":")
+    changes: dict[str, object] = {"setting": setting, "seed": seed}
+    try:
+        if values:
+            eta, alpha = values
+            changes |= {"eta": float(eta), "alpha": int(alpha)}
+    except ValueError:
+        raise ConfigError(f"'{label}' is not a setting. A fixed rule is written NAME:ETA:ALPHA.") from None
+    return override(base, changes)
+
+
+def is_finished(job: Job) -> bool:
+    """Whether the run is there already; one that was made with another configuration is an error."""
+    if not (job.path / "manifest.json").exists():
+        return False
+    manifest = RunDirectory.open(job.path).read_manifest()
+    found = override(RunConfig(), manifest["config"])
+    if override(found, {"workers": 0}) != override(job.config, {"workers": 0}):
+        raise RunDirectoryError(
+            f"{job.path} holds a run with another configuration. Choose another --out, or remove it."
+        )
+    return bool(manifest.get("status") == "finished")
+
+
+def rounds_done(job: Job) -> int:
+    """How many rounds of a run are on the disk."""
+    try:
+        return (job.path / "rounds.jsonl").read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
+
+
+def perform(job: Job) -> None:
+    """Runs a job in this process, or continues it where it stopped."""
+    fresh = not (job.path / "manifest.json").exists()
+    session = start(job.config, job.path, inline=True) if fresh else resume(job.path, inline=True)
+    with session:
+        for _ in session:
+            pass
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a comparison has come."""
+
+    rounds: int
+    finished: tuple[Job, ...]
+    failed: tuple[tuple[Job, str], ...]
+
+
+def run_all(jobs: list[Job], workers: int = 0) -> Iterator[Progress]:
+    """Runs jobs on all cores, one process a run, and tells twice a second how far they have come."""
+    context = multiprocessing.get_context("spawn")
+    count = max(1, min(workers or os.cpu_count() or 1, len(jobs)))
+    with ProcessPoolExecutor(count, mp_context=context) as pool:
+        futures = {pool.submit(perform, job): job for job in jobs}
+        pending = set(futures)
+        try:
+            while pending:
+                _, pending = wait(pending, timeout=0.5)
+                yield _progress(futures)
+        except BaseException:
+            # Killed runs resume from their checkpoints: nothing is lost by not waiting for them.
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+
+
+def _progress(futures: "dict[Future[None], Job]") -> Progress:
+    done = {future: job for future, job in futures.items() if future.done()}
+    failed = tuple((job, str(error)) for future, job in done.items() if (error := future.exception()))
+    finished = tuple(job for future, job in done.items() if not future.exception())
+    return Progress(sum(rounds_done(job) for job in futures.values()), finished, failed)

@@ -1,0 +1,180 @@
+"""Whole runs, as a user starts them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+CONFIG = """
+task = "logistic-mnist"
+clients = 5
+rounds = 4
+seed = 3
+mean_samples = 80
+std_samples = 20
+[crypto]
+key_bits = 512
+allow_insecure_small_keys = true
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "dapfl.cli", "run", *map(str, arguments)]
+
+
+def dapfl_run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, check=False, timeout=300)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The rounds of a run without what a clock decides."""
+    found = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+    for line in found:
+        del line["seconds"]
+    return found
+
+
+def model(path: Path) -> bytes:
+    with np.load(path / "model.npz") as tensors:
+        return b"".join(tensors[name].tobytes() for name in tensors.files)
+
+
+def test_a_run_tells_what_it_did_and_where(config: Path, tmp_path: Path) -> None:
+    done = dapfl_run("--config", config, "--setting", "large", "--encryption", "none", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "test accuracy" in done.stdout
+    assert f"dapfl report {tmp_path / 'run'}" in done.stdout
+    assert "Rounds: 4/4" in done.stderr
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["status"] == "finished"
+    assert manifest["task"] == {"name": "logistic-mnist", "parameters": 7850}
+    assert [line["round"] for line in lines(tmp_path / "run")] == [0, 1, 2, 3]
+
+
+def run_all(config: Path, tmp_path: Path, variants: dict[str, Sequence[object]]) -> list[Path]:
+    for name, flags in variants.items():
+        done = dapfl_run("--config", config, *flags, "--out", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+    return [tmp_path / name for name in variants]
+
+
+def test_the_same_seed_gives_the_same_lines_for_any_number_of_workers(config: Path, tmp_path: Path) -> None:
+    base = ("--encryption", "none")
+    first, second, other = run_all(
+        config,
+        tmp_path,
+        {"one": (*base, "--workers", 1), "three": (*base, "--workers", 3), "other": (*base, "--seed", 4)},
+    )
+    assert lines(first) == lines(second)
+    assert model(first) == model(second)
+    assert model(first) != model(other)
+
+
+def test_encryption_changes_no_bit_of_the_model(config: Path, tmp_path: Path) -> None:
+    open_, hybrid, paper = run_all(
+        config,
+        tmp_path,
+        {
+            "open": ("--encryption", "none"),
+            "hybrid": ("--envelope", "hybrid"),
+            "paper": ("--envelope", "paillier"),
+        },
+    )
+    assert model(open_) == model(hybrid) == model(paper)
+    for line, encrypted in zip(lines(open_), lines(hybrid), strict=True):
+        assert {**line, "bytes_up": 0, "bytes_down": 0} == {**encrypted, "bytes_up": 0, "bytes_down": 0}
+
+
+@pytest.mark.parametrize("encryption", ["none", "paillier"])
+@pytest.mark.parametrize("codec", ["exact", "compact"])
+def test_a_killed_run_resumes_to_the_result_of_one_never_stopped(
+    config: Path, tmp_path: Path, encryption: str, codec: str
+) -> None:
+    flags = ("--config", config, "--encryption", encryption, "--codec", codec)
+    whole = dapfl_run(*flags, "--out", tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    with subprocess.Popen(
+        command(*flags, "--out", tmp_path / "killed"), stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("Rounds: 2/"):
+                break
+        os.killpg(process.pid, signal.SIGKILL)
+    resumed = dapfl_run("--resume", tmp_path / "killed")
+    assert resumed.returncode == 0, resumed.stderr
+    assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
+    assert model(tmp_path / "killed") == model(tmp_path / "whole")
+
+
+def test_control_c_stops_cleanly_and_the_run_can_be_resumed(config: Path, tmp_path: Path) -> None:
+    flags = ("--config", config, "--rounds", 50, "--encryption", "none", "--out", tmp_path / "run")
+    with subprocess.Popen(command(*flags), stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("Rounds: 5/"):
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 130
+    assert "Traceback" not in rest
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["status"] == "stopped"
+    assert dapfl_run("--resume", tmp_path / "run").returncode == 0
+    assert len(lines(tmp_path / "run")) == 50
+
+
+def test_no_secret_is_left_in_a_finished_run(config: Path, tmp_path: Path) -> None:
+    (path,) = run_all(config, tmp_path, {"run": ()})
+    assert not (path / "keys").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--setting", "huge"), "huge"),
+        (("--task", "cnn-mnits"), "cnn-mnits"),
+        (("--setting", "fixed"), "--eta"),
+        (("--rounds", "0"), "rounds"),
+        (("--rounds", "many"), "many"),
+        (("--encryption", "rot13"), "rot13"),
+        (("--key-bits", "512"), "insecure"),
+        (("--config", "nowhere.toml"), "nowhere.toml"),
+        (("--partition", "odd"), "odd"),
+        (("--clients", "2"), "cohort"),
+        (("--resume", "nowhere"), "nowhere"),
+        (("--adversary", "gremlin"), "gremlin"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence_and_leaves_nothing(
+    tmp_path: Path, flags: tuple[str, ...], words: str
+) -> None:
+    place = () if "--resume" in flags else ("--out", tmp_path / "run")
+    done = dapfl_run(*flags, *place)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_directory_in_use_is_left_alone(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.tex").write_text("mine")
+    done = dapfl_run("--config", config, "--out", tmp_path / "taken")
+    assert done.returncode == 2
+    assert "not empty" in done.stderr
+    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["thesis.tex"]
