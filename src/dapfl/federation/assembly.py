@@ -16,24 +16,20 @@ from numpy.typing import NDArray
 from dapfl.config import PolicyConfig, RunConfig
 from dapfl.crypto.envelope import envelope_named
 from dapfl.crypto.packing import Bounds, Segment, codec_named
-from dapfl.errors import ConfigError
+from dapfl.errors import ConfigError, KeyFileError
 from dapfl.federation import kdc
-from dapfl.federation.adversary import INSIDERS, Adversaries, check_names
+from dapfl.federation.adversary import Adversaries, check_names
 from dapfl.federation.client import Client
+from dapfl.federation.insiders import INSIDERS
 from dapfl.federation.kdc import ClientBundle, ServerBundle
 from dapfl.federation.ledger import Ledger
 from dapfl.federation.messages import FEDERATION_BYTES, digest
 from dapfl.federation.models import ModelStore, Shape
+from dapfl.federation.open_suite import OpenClientSuite, OpenServerSuite
+from dapfl.federation.paillier_suite import PaillierClientSuite, PaillierServerSuite
 from dapfl.federation.round import Federation
 from dapfl.federation.server import CentralServer
-from dapfl.federation.suite import (
-    ClientSuite,
-    OpenClientSuite,
-    OpenServerSuite,
-    PaillierClientSuite,
-    PaillierServerSuite,
-    ServerSuite,
-)
+from dapfl.federation.suite import ClientSuite, ServerSuite
 from dapfl.federation.training import LocalTraining
 from dapfl.federation.transport import ClientId, Transport
 from dapfl.learning.layout import Layout
@@ -80,6 +76,19 @@ def load_keys(config: RunConfig, folder: Path) -> Keys:
         folder, engine=crypto.engine, allow_insecure_small_keys=crypto.allow_insecure_small_keys
     )
     return _split(config, server, clients)
+
+
+def load_server_keys(config: RunConfig, folder: Path) -> Keys:
+    """The server's own bundle: all that CS has when the clients are on machines of their own."""
+    path = kdc.bundle_path(folder, None)
+    bundle = kdc.load_bundle(
+        path,
+        engine=config.crypto.engine,
+        allow_insecure_small_keys=config.crypto.allow_insecure_small_keys,
+    )
+    if not isinstance(bundle, ServerBundle):
+        raise KeyFileError(f"{path} is not the bundle of a server.")
+    return Keys(bundle, {}, {})
 
 
 def keys_needed(config: RunConfig) -> int:

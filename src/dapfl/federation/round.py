@@ -73,7 +73,7 @@ class Federation:
     @property
     def weights(self) -> Vector:
         """The last global model that CS has been given and that enough clients agree on."""
-        return self._server.latest.weights
+        return self._server.lineage.latest.weights
 
     def rounds(self, until: int) -> Iterator[RoundRecord]:
         """Plays the rounds up to `until`, and yields each one's record when it is complete.

@@ -7,12 +7,12 @@ not come before; anything else is turned away by name, and the round goes on.
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
 from dapfl.errors import ProtocolError
 from dapfl.federation.ledger import Asked, RoundLedger
+from dapfl.federation.lineage import Head, Lineage, SavedLineage
 from dapfl.federation.messages import (
     DIGEST_BYTES,
     NO_MODEL,
@@ -50,55 +50,11 @@ from dapfl.federation.models import (
 from dapfl.federation.poll import UNUSABLE, Poll
 from dapfl.federation.records import Rejection
 from dapfl.federation.suite import Rows, ServerSuite, rows_of
+from dapfl.federation.tally import Count, Tally
 from dapfl.federation.training import Stopwatch
 from dapfl.federation.transport import EVERYONE, SERVER, ClientId
 
 log = logging.getLogger("dapfl.server")
-
-_BATCH = 16  # contributions are multiplied in groups, so that memory does not grow with the cohort
-
-
-@dataclass(frozen=True)
-class Head:
-    """The signed body that makes a model: its name, and the name of the model it builds on."""
-
-    name: bytes
-    parent: bytes
-    signed: Signed
-
-
-@dataclass(frozen=True)
-class Count:
-    """A client's ε₁(|D_i|), and the hash of the proof that it came with."""
-
-    digest: bytes
-    ciphertext: bytes
-
-
-@dataclass
-class Tally:
-    """The product of contributions that start from the same model."""
-
-    suite: ServerSuite
-    senders: list[ClientId] = field(default_factory=list)
-    _contributions: list[Rows] = field(default_factory=list)
-    _counts: list[Rows] = field(default_factory=list)
-
-    def add(self, sender: ClientId, contribution: Rows, count: Rows) -> None:
-        """One more legitimate contribution."""
-        self.senders.append(sender)
-        self._contributions.append(contribution)
-        self._counts.append(count)
-        if len(self._contributions) >= _BATCH:
-            self._contributions, self._counts = [self.contributions()], [self.counts()]
-
-    def contributions(self) -> Rows:
-        """∏ ε₁(|D_i|·ŵ_i) over all senders."""
-        return self.suite.add_contributions(self._contributions)
-
-    def counts(self) -> Rows:
-        """∏ ε₁(|D_i|) over all senders."""
-        return self.suite.add_counts(self._counts)
 
 
 class CentralServer:
@@ -120,18 +76,14 @@ class CentralServer:
         self._shape = shape
         self._limit = shape.upload_limit(suite.row_bytes)
         body = Initial(self._context(0, EVERYONE, NO_MODEL), to_bytes(initial))
-        self.head = self._made(body)  # Eq. 30
-        self.before = self.head  # where to go back to if clients find the head unusable
-        # For catching up with a codec that sends changes: a model, and what leads from it to the head.
-        self.snapshot: GlobalModel | None = None
-        self.chain: list[Head] = [self.head]
-        self.latest = GlobalModel(self.head.name, from_bytes(to_bytes(initial), shape.size))
+        head = self._made(body)  # Eq. 30
+        latest = GlobalModel(head.name, from_bytes(body.weights, shape.size))
+        self.lineage = Lineage(is_relative(shape.codec), head, latest)
         self.acknowledged: dict[ClientId, bytes] = {}  # the last model that a client has proved to know
         self.counts: dict[ClientId, Count] = {}
         self.poll = self._new_poll()
         self.ledger = RoundLedger(-1)
         self._tallies: dict[bytes, Tally] = {}
-        self._snapshot_signed: tuple[bytes, Signed] | None = None
 
     # Sending -----------------------------------------------------------------------------------
 
@@ -145,14 +97,14 @@ class CentralServer:
         """The messages that begin round t; one client may be asked for W(t) along the way."""
         self.ledger = RoundLedger(t)
         self._tallies = {}
-        call = self._signed(Call(self._context(t, EVERYONE, self.head.name)))
+        call = self._signed(Call(self._context(t, EVERYONE, self.lineage.head.name)))
         messages: dict[ClientId, bytes] = {}
         shared: dict[bytes, bytes] = {}  # equal deliveries are one object, which an engine may carry once
         for client in clients:
             orders = [call] if client != ask else [call, self._request(t, client, whole=True)]
             for order in orders:
                 kind = "call" if order is call else "request"
-                self.ledger.ask(client, digest(order.body), Asked(kind, self.head.name))
+                self.ledger.ask(client, digest(order.body), Asked(kind, self.lineage.head.name))
             message = self._delivery(client, orders)
             messages[client] = shared.setdefault(digest(message), message)
             self.ledger.send(client, digest(message), "call")
@@ -167,41 +119,27 @@ class CentralServer:
         for client in (*whole, *witnesses):
             order = self._request(self.ledger.round + 1, client, whole=client in whole)
             kind = "request" if client in whole else "witness"
-            self.ledger.ask(client, digest(order.body), Asked(kind, self.head.name))
+            self.ledger.ask(client, digest(order.body), Asked(kind, self.lineage.head.name))
             messages[client] = self._delivery(client, [order])
             self.ledger.send(client, digest(messages[client]), "request")
         return messages
 
     def primer(self) -> bytes:
         """All that leads to the current model, for clients that were restored without it."""
-        return encode(Delivery(VERSION, tuple(self._from_snapshot())))
+        return encode(Delivery(VERSION, tuple(self.lineage.parts(self._snapshot))))
 
     def _delivery(self, client: ClientId, orders: Sequence[Signed]) -> bytes:
-        return encode(Delivery(VERSION, (*self._models_for(client), *orders)))
+        models = self.lineage.parts_for(self.acknowledged.get(client), self._snapshot)
+        return encode(Delivery(VERSION, (*models, *orders)))
 
-    def _models_for(self, client: ClientId) -> list[Signed]:
-        """The latest aggregate; for a client that it does not follow on, all that it needs before it."""
-        known = self.acknowledged.get(client)
-        if not is_relative(self._shape.codec) or known in (self.head.name, self.head.parent):
-            return [self.head.signed]
-        return self._from_snapshot()
-
-    def _from_snapshot(self) -> list[Signed]:
-        if not is_relative(self._shape.codec):
-            return [self.head.signed]
-        steps = [head.signed for head in self.chain]
-        if self.snapshot is None:
-            return steps
-        model = self.snapshot
-        if self._snapshot_signed is None or self._snapshot_signed[0] != model.name:
-            data = to_bytes(model.weights) + (b"" if model.previous is None else to_bytes(model.previous))
-            box = self._suite.seal(data, sealing_context(self._federation, SERVER))
-            body = Snapshot(self._context(max(self.ledger.round, 0), EVERYONE, model.name), box)
-            self._snapshot_signed = model.name, self._signed(body)
-        return [self._snapshot_signed[1], *steps]
+    def _snapshot(self, model: GlobalModel) -> Signed:
+        """A model and the one before it, for the eyes of clients only."""
+        data = to_bytes(model.weights) + (b"" if model.previous is None else to_bytes(model.previous))
+        box = self._suite.seal(data, sealing_context(self._federation, SERVER))
+        return self._signed(Snapshot(self._context(max(self.ledger.round, 0), EVERYONE, model.name), box))
 
     def _request(self, t: int, client: ClientId, *, whole: bool) -> Signed:
-        return self._signed(Request(self._context(t, client, self.head.name), whole))
+        return self._signed(Request(self._context(t, client, self.lineage.head.name), whole))
 
     def _context(self, t: int, recipient: ClientId, model: bytes) -> Context:
         return Context(VERSION, self._federation, t, SERVER, recipient, model)
@@ -217,9 +155,9 @@ class CentralServer:
 
     def _new_poll(self) -> Poll:
         """A poll on the head. Where CS knows the model itself, it has the first vote."""
-        poll = Poll(self.head.name, quorum=min(2, len(self.members)))
-        if self.latest.name == self.head.name:
-            poll.vote(SERVER, self.latest.commitment)
+        poll = Poll(self.lineage.head.name, quorum=min(2, len(self.members)))
+        if self.lineage.is_known:
+            poll.vote(SERVER, self.lineage.latest.commitment)
         return poll
 
     # Receiving ---------------------------------------------------------------------------------
@@ -334,7 +272,7 @@ class CentralServer:
             self.poll.weights.setdefault(answer.commitment, weights)
 
     def _take_commitment(self, sender: ClientId, body: Upload | Notice | Answer, asked: Asked) -> None:
-        if body.context.model != asked.model or body.context.model != self.head.name:
+        if body.context.model != asked.model or body.context.model != self.lineage.head.name:
             raise ProtocolError("wrong-model", "about another model than the one it was asked about")
         self.ledger.take(sender, body.answers)
         self.acknowledged[sender] = body.context.model
@@ -360,25 +298,19 @@ class CentralServer:
 
     def settle_model(self) -> Vector | None:
         """The weights of the current model, once enough clients agree on them; whoever does not is noted."""
-        if self.latest.name == self.head.name:
-            return self.latest.weights
-        weights = self.poll.model
-        if weights is None:
-            return None
-        for client in self.poll.dissenters:
-            self._note_mismatch(client)
-        previous = self.latest.weights if self.latest.name == self.head.parent else None
-        self.latest = GlobalModel(self.head.name, weights, previous)
-        if previous is not None:
-            self.snapshot, self.chain = self.latest, []
-        return weights
+        if not self.lineage.is_known:
+            weights = self.poll.model
+            if weights is None:
+                return None
+            for client in self.poll.dissenters:
+                self._note_mismatch(client)
+            self.lineage.learn(weights)
+        return self.lineage.latest.weights
 
     def withdraw(self) -> bool:
         """Goes back to the model before, if clients find that the last aggregate is none."""
-        if not self.poll.unusable or self.head is self.before:
+        if not self.poll.unusable or not self.lineage.withdraw():
             return False
-        self.chain = [head for head in self.chain if head is not self.head]
-        self.head = self.before
         self.poll = self._new_poll()
         return True
 
@@ -406,10 +338,9 @@ class CentralServer:
             return ()
         with self.watch.phase("aggregate"):
             contributions, samples = legitimate.contributions().tobytes(), legitimate.counts().tobytes()
-        context = self._context(self.ledger.round, EVERYONE, self.head.name)
+        context = self._context(self.ledger.round, EVERYONE, self.lineage.head.name)
         omega = self._made(Aggregate(context, cohort, contributions, samples))  # Eqs 39, 40
-        self.before, self.head = self.head, omega
-        self.chain = [*self.chain, omega] if is_relative(self._shape.codec) else [omega]
+        self.lineage.advance(omega)
         self._tallies = {}
         self.poll = self._new_poll()
         return cohort
@@ -422,11 +353,7 @@ class CentralServer:
             _State(
                 federation=self._federation,
                 round=self.ledger.round,
-                head=self.head,
-                before=self.before,
-                chain=self.chain,
-                latest=_Kept.of(self.latest),
-                snapshot=None if self.snapshot is None else _Kept.of(self.snapshot),
+                lineage=self.lineage.state(),
                 acknowledged=self.acknowledged,
                 counts=self.counts,
                 commitments=self.poll.commitments,
@@ -442,30 +369,10 @@ class CentralServer:
         if old.federation != self._federation:
             raise ProtocolError("bad-state", "this is the state of another federation: its keys do not fit")
         self.ledger = RoundLedger(old.round)
-        self.head, self.chain = old.head, old.chain
-        self.before = self.head if old.before == old.head else old.before
-        self.latest = old.latest.model(self._shape.size)
-        self.snapshot = None if old.snapshot is None else old.snapshot.model(self._shape.size)
+        self.lineage.restore(old.lineage, self._shape.size)
         self.acknowledged, self.counts = old.acknowledged, old.counts
         self.poll = self._new_poll()
         self.poll.commitments.update(old.commitments)
-
-
-class _Kept(msgspec.Struct, frozen=True):
-    """A global model in the server's state."""
-
-    name: bytes
-    weights: bytes
-    previous: bytes | None
-
-    @classmethod
-    def of(cls, model: GlobalModel) -> "_Kept":
-        previous = None if model.previous is None else to_bytes(model.previous)
-        return cls(model.name, to_bytes(model.weights), previous)
-
-    def model(self, size: int) -> GlobalModel:
-        previous = None if self.previous is None else from_bytes(self.previous, size)
-        return GlobalModel(self.name, from_bytes(self.weights, size), previous)
 
 
 class _State(msgspec.Struct, frozen=True):
@@ -473,11 +380,7 @@ class _State(msgspec.Struct, frozen=True):
 
     federation: bytes
     round: int
-    head: Head
-    before: Head
-    chain: list[Head]
-    latest: _Kept
-    snapshot: _Kept | None
+    lineage: SavedLineage
     acknowledged: dict[ClientId, bytes]
     counts: dict[ClientId, Count]
     commitments: dict[ClientId, bytes]

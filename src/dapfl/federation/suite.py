@@ -7,28 +7,12 @@ envelopes (`--encryption none`). Both give the same global model, bit for bit.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dapfl.crypto.packing import VectorCodec
-from dapfl.crypto.range_proof import prove
-from dapfl.crypto.range_proof import verify as verify_proof
-from dapfl.crypto.signature import sign, verify
-from dapfl.errors import (
-    CryptoError,
-    EncodingError,
-    EnvelopeError,
-    InvalidProof,
-    InvalidSignature,
-    ProtocolError,
-)
-from dapfl.federation.messages import sealing_context
-
-if TYPE_CHECKING:
-    from dapfl.crypto.envelope import Envelope
-    from dapfl.federation.kdc import ClientBundle, ServerBundle
+from dapfl.errors import EncodingError, ProtocolError
 
 Rows = NDArray[np.uint8]
 
@@ -40,12 +24,7 @@ def rows_of(data: bytes, count: int, width: int) -> Rows:
     return np.frombuffer(data, np.uint8).reshape(count, width)
 
 
-def _count_bits(codec: VectorCodec) -> int:
-    """So many bits hold every |D_i| that the federation has declared."""
-    return codec.bounds.max_samples.bit_length()
-
-
-def _encoded_count(samples: int, codec: VectorCodec) -> Rows:
+def encoded_count(samples: int, codec: VectorCodec) -> Rows:
     """|D_i| as a plaintext; a client that holds more than it may says so itself."""
     try:
         return codec.encode_count(samples)
@@ -125,195 +104,3 @@ class ServerSuite(ABC):
     @abstractmethod
     def seal(self, data: bytes, context: bytes) -> bytes:
         """Sealed for all clients, under PK_CS."""
-
-
-class PaillierClientSuite(ClientSuite):
-    """Client i with its bundle from the KDC."""
-
-    def __init__(self, bundle: "ClientBundle", envelope: "Envelope", codec: VectorCodec) -> None:
-        self._keys = bundle
-        self._envelope = envelope
-        self._codec = codec
-        self.row_bytes = bundle.sk_cs_enc.public_key.ciphertext_bytes
-
-    def encrypt(self, plaintexts: Rows) -> Rows:
-        """By the CRT, since a client holds SK_CS."""
-        return self._keys.sk_cs_enc.encrypt(plaintexts)
-
-    def prove_count(self, samples: int) -> bytes:
-        """Encrypted bit by bit, with a proof that there are no more bits than there may be."""
-        _encoded_count(samples, self._codec)
-        context = sealing_context(self._keys.federation, self._keys.client)
-        return prove(samples, _count_bits(self._codec), self._keys.sk_cs_enc, context)
-
-    def decrypt(self, ciphertexts: Rows) -> Rows:
-        """What does not decrypt was not made by ε₁."""
-        try:
-            return self._keys.sk_cs_enc.decrypt(ciphertexts)
-        except CryptoError:
-            raise ProtocolError("invalid-ciphertext") from None
-
-    def sign(self, body: bytes) -> bytes:
-        """(σ, σ̃) of the body."""
-        return sign(body, self._keys.sk_i_sign)
-
-    def verify(self, body: bytes, signature: bytes) -> None:
-        """Under PK_CS^Sign."""
-        try:
-            verify(body, signature, self._keys.pk_cs_sign)
-        except InvalidSignature:
-            raise ProtocolError("bad-signature") from None
-
-    def seal(self, data: bytes, context: bytes) -> bytes:
-        """With the envelope that the federation chose."""
-        return self._envelope.seal(data, self._keys.pk_i_enc, context)
-
-    def unseal(self, box: bytes, context: bytes) -> bytes:
-        """With SK_CS, which all clients hold."""
-        try:
-            return self._envelope.open(box, self._keys.sk_cs_enc, context)
-        except EnvelopeError:
-            raise ProtocolError("bad-envelope") from None
-
-
-class PaillierServerSuite(ServerSuite):
-    """CS with its bundle from the KDC."""
-
-    def __init__(self, bundle: "ServerBundle", envelope: "Envelope", codec: VectorCodec) -> None:
-        self._keys = bundle
-        self._envelope = envelope
-        self._codec = codec
-        self.row_bytes = bundle.pk_cs_enc.ciphertext_bytes
-
-    def check(self, numbers: Rows) -> None:
-        """In range and coprime to n, as every ciphertext is."""
-        try:
-            self._keys.pk_cs_enc.validate(numbers)
-        except CryptoError:
-            raise ProtocolError("invalid-ciphertext") from None
-
-    def check_count(self, sender: int, proof: bytes) -> Rows:
-        """Without reading |D_i|: its encrypted bits are shown to be bits, and not too many."""
-        key = self._keys.pk_cs_enc
-        try:
-            context = sealing_context(self._keys.federation, sender)
-            ciphertext = verify_proof(proof, _count_bits(self._codec), key, context)
-        except InvalidProof:
-            raise ProtocolError("absurd-size", "|D_i| is not shown to be within the bounds") from None
-        return np.frombuffer(ciphertext.to_bytes(self.row_bytes, "little"), np.uint8).reshape(1, -1)
-
-    def add_contributions(self, batches: Sequence[Rows]) -> Rows:
-        """Multiplied modulo n²."""
-        return self._keys.pk_cs_enc.product(batches)
-
-    def add_counts(self, rows: Sequence[Rows]) -> Rows:
-        """Multiplied modulo n²."""
-        return self._keys.pk_cs_enc.product(rows)
-
-    def sign(self, body: bytes) -> bytes:
-        """(ς, ς̃) of the body."""
-        return sign(body, self._keys.sk_cs_sign)
-
-    def verify(self, sender: int, body: bytes, signature: bytes) -> None:
-        """Under PK_i^Sign."""
-        try:
-            verify(body, signature, self._keys.pk_sign[sender])
-        except InvalidSignature:
-            raise ProtocolError("bad-signature") from None
-
-    def open(self, sender: int, box: bytes, context: bytes) -> bytes:
-        """With SK_i, which only CS holds."""
-        try:
-            return self._envelope.open(box, self._keys.sk_enc[sender], context)
-        except EnvelopeError:
-            raise ProtocolError("bad-envelope") from None
-
-    def seal(self, data: bytes, context: bytes) -> bytes:
-        """With the envelope that the federation chose."""
-        return self._envelope.seal(data, self._keys.pk_cs_enc, context)
-
-
-class OpenClientSuite(ClientSuite):
-    """No keys: plaintexts travel as they are, and nothing is proved."""
-
-    def __init__(self, codec: VectorCodec) -> None:
-        self._codec = codec
-        self.row_bytes = codec.plaintext_bytes
-
-    def encrypt(self, plaintexts: Rows) -> Rows:
-        """Nothing is hidden."""
-        return plaintexts
-
-    def prove_count(self, samples: int) -> bytes:
-        """The number itself proves where it lies."""
-        return _encoded_count(samples, self._codec).tobytes()
-
-    def decrypt(self, ciphertexts: Rows) -> Rows:
-        """Nothing was hidden."""
-        return ciphertexts
-
-    def sign(self, body: bytes) -> bytes:
-        """No signature."""
-        return b""
-
-    def verify(self, body: bytes, signature: bytes) -> None:
-        """There is nothing to check, and there may be nothing that looks like it."""
-        if signature:
-            raise ProtocolError("bad-signature", "signed, in a federation without keys")
-
-    def seal(self, data: bytes, context: bytes) -> bytes:
-        """No envelope."""
-        return data
-
-    def unseal(self, box: bytes, context: bytes) -> bytes:
-        """No envelope."""
-        return box
-
-
-class OpenServerSuite(ServerSuite):
-    """No keys: the same integers are added in the clear."""
-
-    def __init__(self, codec: VectorCodec) -> None:
-        self._codec = codec
-        self.row_bytes = codec.plaintext_bytes
-
-    def check(self, numbers: Rows) -> None:
-        """That no stray bits would carry into the sum."""
-        try:
-            self._codec.rows.unpack(numbers, len(numbers) * self._codec.rows.per_row)
-        except EncodingError:
-            raise ProtocolError("invalid-ciphertext") from None
-
-    def check_count(self, sender: int, proof: bytes) -> Rows:
-        """Looked at."""
-        count = rows_of(proof, 1, self.row_bytes)
-        try:
-            self._codec.decode_count(count, contributors=1)
-        except EncodingError:
-            raise ProtocolError("absurd-size", "|D_i| is not within the bounds") from None
-        return count
-
-    def add_contributions(self, batches: Sequence[Rows]) -> Rows:
-        """Added slot by slot."""
-        return self._codec.add_plain(batches)
-
-    def add_counts(self, rows: Sequence[Rows]) -> Rows:
-        """Added."""
-        return self._codec.add_counts(rows)
-
-    def sign(self, body: bytes) -> bytes:
-        """No signature."""
-        return b""
-
-    def verify(self, sender: int, body: bytes, signature: bytes) -> None:
-        """There is nothing to check, and there may be nothing that looks like it."""
-        if signature:
-            raise ProtocolError("bad-signature", "signed, in a federation without keys")
-
-    def open(self, sender: int, box: bytes, context: bytes) -> bytes:
-        """No envelope."""
-        return box
-
-    def seal(self, data: bytes, context: bytes) -> bytes:
-        """No envelope."""
-        return data
