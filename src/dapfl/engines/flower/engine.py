@@ -4,14 +4,17 @@ import contextlib
 import os
 import threading
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Self
 
+from dapfl.config import PolicyConfig, RunConfig
 from dapfl.engines.flower import programs
 from dapfl.engines.flower.bridge import Bridge
 from dapfl.engines.flower.control import Control, connect
-from dapfl.engines.flower.folders import Deployment, ServerFolder
+from dapfl.engines.flower.folders import ClientSettings, Deployment, ServerFolder, create
 from dapfl.engines.flower.processes import Program, accepts_connections, free_ports, stop, wait_until
 from dapfl.errors import TransportError
+from dapfl.federation.kdc import ClientBundle, bundle_path, save_bundle
 from dapfl.federation.transport import ClientId, Exchange
 
 _START = 120.0  # seconds that Flower's programs may take to come up on a busy machine
@@ -22,7 +25,7 @@ _RESTART = 8.0  # seconds between looks at whether a node has died
 class FlowerEngine:
     """A `Transport` to clients that are Flower nodes.
 
-    Made by `on_this_machine`, which starts a SuperLink and all SuperNodes here, or by `on_superlink`,
+    Made by `open_here`, which starts a SuperLink and all SuperNodes here, or by `open_at`,
     which uses a running one. Closing it takes down whatever it has started.
     """
 
@@ -93,7 +96,32 @@ class FlowerEngine:
             program.check()
 
 
-def on_this_machine(deployment: Deployment, clients: Collection[ClientId]) -> FlowerEngine:
+def open_here(
+    path: Path, config: RunConfig, policy: PolicyConfig, bundles: Mapping[ClientId, ClientBundle | None]
+) -> FlowerEngine:
+    """A SuperLink and a SuperNode for each client on this machine, their folders under `path`.
+
+    Folders that are there already are used as they are: so a run that was stopped goes on with its
+    clients' states.
+    """
+    deployment = Deployment(path)
+    if not deployment.server.path.exists():
+        create(path, sorted(bundles), [])
+        for client, bundle in bundles.items():
+            folder = deployment.client(client)
+            folder.write_settings(ClientSettings(client=client, threads=1, run=config, policy=policy))
+            if bundle is not None:
+                save_bundle(bundle_path(folder.path, client), bundle)
+    return start_here(deployment, sorted(bundles))
+
+
+def open_at(address: str, folder: Path, config: RunConfig) -> FlowerEngine:
+    """The SuperLink at host:port; `folder` is the server's, as `dapfl deploy init` made it."""
+    clients = range(1, config.clients + 1)
+    return _use_superlink(ServerFolder(folder), address, clients, quorum=config.min_cohort)
+
+
+def start_here(deployment: Deployment, clients: Collection[ClientId]) -> FlowerEngine:
     """Starts a SuperLink and one SuperNode for each client on loopback, with TLS and node keys."""
     engine = FlowerEngine(deployment.server)
     try:
@@ -114,7 +142,7 @@ def on_this_machine(deployment: Deployment, clients: Collection[ClientId]) -> Fl
     return engine
 
 
-def on_superlink(
+def _use_superlink(
     server: ServerFolder, address: str, clients: Collection[ClientId], *, quorum: int, patience: float = 120.0
 ) -> FlowerEngine:
     """Uses a running SuperLink; begins when all clients are online, or after `patience` with `quorum`."""

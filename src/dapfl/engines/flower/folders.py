@@ -3,7 +3,9 @@
     DEPLOYMENT/
       authority.key          signs certificates; needed by nobody while running
       server/                ca.crt superlink.crt superlink.key superexec.secret nodes/client-001.pub ...
+                             server.keys (the KDC's bundle)
       client-001/            ca.crt node.key node.pub node.toml state/
+                             client-001.keys client.toml
 
 A run on one machine has the same folders inside its run directory. Programs are started from within a
 participant's folder and name its files relatively, so that a folder can be moved to its machine.
@@ -13,11 +15,27 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from dapfl.config import Natural, PolicyConfig, RunConfig
 from dapfl.engines.flower import certificates
-from dapfl.errors import RunDirectoryError
+from dapfl.errors import ConfigError, RunDirectoryError
 from dapfl.federation.transport import ClientId
 from dapfl.files import replacing
+
+
+class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a client knows of the federation; from its own disk, so that no server can talk it into less.
+
+    `threads` is how many cores its cryptography may use, 0 for all.
+    """
+
+    client: ClientId
+    threads: Natural = 0
+    run: RunConfig
+    policy: PolicyConfig
 
 
 @dataclass(frozen=True)
@@ -103,6 +121,29 @@ class ClientFolder:
         return self.path / ".flower"
 
     @property
+    def settings_path(self) -> Path:
+        """What the client knows of the federation."""
+        return self.path / "client.toml"
+
+    def settings(self) -> ClientSettings:
+        """What the client knows of the federation; a task file is looked for in the folder."""
+        try:
+            settings = msgspec.toml.decode(self.settings_path.read_bytes(), type=ClientSettings)
+        except OSError as error:
+            raise ConfigError(f"{self.settings_path} cannot be read: {error.strerror}.") from None
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{self.settings_path} cannot be used: {error}.") from None
+        file, colon, name = settings.run.task.rpartition(":")
+        if not colon:
+            return settings
+        task = f"{self.path.resolve() / file}:{name}"  # an absolute path stays as it is
+        return msgspec.structs.replace(settings, run=msgspec.structs.replace(settings.run, task=task))
+
+    def write_settings(self, settings: ClientSettings) -> None:
+        """Writes what the client knows of the federation."""
+        write(self.settings_path, to_toml(settings))
+
+    @property
     def state(self) -> Path:
         """The client's memory: agent, replay buffer, measurements, last answer."""
         return self.path / "state"
@@ -157,6 +198,17 @@ def create(path: Path, clients: Sequence[ClientId], hosts: Sequence[str]) -> Dep
         write(own.node_config, b'state-dir = "."\n')
         write(server.node_key(client), node.public)
     return deployment
+
+
+def to_toml(settings: msgspec.Struct) -> bytes:
+    """Settings as TOML, which has no way to say None: what is None is left out, as it is by default."""
+    return msgspec.toml.encode(_without_none(msgspec.to_builtins(settings)))
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_none(inner) for name, inner in value.items() if inner is not None}
+    return [_without_none(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def write(path: Path, content: bytes, *, private: bool = False) -> None:

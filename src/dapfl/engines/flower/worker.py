@@ -127,7 +127,17 @@ def serve(folder: Path, guardian: int) -> None:
 
 def build(folder: Path) -> "ProtocolClient":
     """The protocol's client that the folder describes."""
-    raise NotImplementedError
+    from dapfl.crypto.engine import set_threads
+    from dapfl.engines.flower.bundles import client_bundle
+    from dapfl.engines.flower.folders import ClientFolder
+    from dapfl.federation.assembly import Shared, build_client
+
+    settings = ClientFolder(folder).settings()
+    config, client = settings.run, settings.client
+    if settings.threads:
+        set_threads(settings.threads)
+    bundle = client_bundle(folder, client, config.crypto)
+    return build_client(config, settings.policy, client, bundle, Shared(config), standalone=True)
 
 
 def _reply(participant: "Participant", message: bytes) -> bytes:
