@@ -33,8 +33,8 @@ static int read_ring(const backend *b, const Py_buffer *view, ring *r) {
         return refuse("ring");
     /* A column takes 3K products of limbs and some carries (kernels.h). */
     if (b->whole_products ? 3 * K + 4 > UINT64_C(1) << (64 - 2 * bits) : bits != 52) return refuse("ring");
-    if (root_bytes < 1 || 8 * root_bytes > bits * K || modulus_bytes > 2 * root_bytes || modulus_bytes < 1)
-        return refuse("ring");
+    if (root_bytes < 1 || root_bytes > bits * K / 8) return refuse("ring");
+    if (modulus_bytes != 2 * root_bytes && modulus_bytes != 2 * root_bytes - 1) return refuse("ring");
     if (cut > 2 * K || (size_t)view->len != 8 * (RING_HEADER + RING_WORDS(K))) return refuse("ring");
     *r = (ring){(int)K, (int)bits, (int)root_bytes, (int)modulus_bytes, (int)cut, word[5], 0, 0, 0, 0, 0, 0};
     r->root = word + RING_HEADER;

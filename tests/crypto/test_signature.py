@@ -1,0 +1,87 @@
+"""Signatures: only the owner makes them, only for this message, only one for each."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dapfl.crypto.engine import available_engines
+from dapfl.crypto.paillier import PrivateKey
+from dapfl.crypto.signature import hash_to_unit, sign, signature_bytes, verify
+from dapfl.errors import InvalidSignature
+
+PROPERTY = settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@PROPERTY
+@given(st.binary(max_size=200))
+def test_what_was_signed_verifies(
+    insecure_key: PrivateKey, other_insecure_key: PrivateKey, message: bytes
+) -> None:
+    for key in (insecure_key, other_insecure_key):
+        signature = sign(message, key)
+        assert len(signature) == signature_bytes(key.public_key)
+        verify(message, signature, key.public_key)
+
+
+@pytest.mark.parametrize("engine", available_engines())
+def test_2048_bits_with_every_engine(key: PrivateKey, engine: str) -> None:
+    key = key.using(engine)
+    verify(b"message", sign(b"message", key), key.public_key)
+    with pytest.raises(InvalidSignature):
+        verify(b"message ", sign(b"message", key), key.public_key)
+
+
+@PROPERTY
+@given(st.binary(max_size=40), st.integers(0, 8 * 128 - 1))
+def test_any_flipped_bit_is_noticed(insecure_key: PrivateKey, message: bytes, bit: int) -> None:
+    signature = bytearray(sign(message, insecure_key))
+    signature[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(InvalidSignature):
+        verify(message, bytes(signature), insecure_key.public_key)
+
+
+@PROPERTY
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes_are_no_signature(insecure_key: PrivateKey, signature: bytes) -> None:
+    with pytest.raises(InvalidSignature):
+        verify(b"message", signature, insecure_key.public_key)
+
+
+def test_a_signature_is_bound_to_key_and_message(
+    insecure_key: PrivateKey, other_insecure_key: PrivateKey
+) -> None:
+    signature = sign(b"message", insecure_key)
+    with pytest.raises(InvalidSignature):
+        verify(b"message", signature, other_insecure_key.public_key)
+    with pytest.raises(InvalidSignature):
+        verify(b"another", signature, insecure_key.public_key)
+
+
+def test_the_same_number_in_other_bytes_is_refused(insecure_key: PrivateKey) -> None:
+    """σ + n and σ̃ + n satisfy Eq. 13 as well; there must be one signature only."""
+    public, width = insecure_key.public_key, insecure_key.public_key.modulus_bytes
+    message, room = b"0", 256**width - public.n
+    for trial in range(100):
+        message = str(trial).encode()
+        sigma = int.from_bytes(sign(message, insecure_key)[:width], "little")
+        if sigma < room:
+            break
+    assert sigma < room
+    signature = sign(message, insecure_key)
+    with pytest.raises(InvalidSignature):
+        verify(message, (sigma + public.n).to_bytes(width, "little") + signature[width:], public)
+
+
+def test_a_ciphertext_is_no_signature_of_its_own_hash(insecure_key: PrivateKey) -> None:
+    """Enc(σ; σ̃) is a valid pair for the number it gives; hashing makes that number useless."""
+    public = insecure_key.public_key
+    forged = public.encrypt_int(5, 7)
+    assert forged != hash_to_unit(forged.to_bytes(128, "little"), public)
+    signature = (5).to_bytes(64, "little") + (7).to_bytes(64, "little")
+    with pytest.raises(InvalidSignature):
+        verify(forged.to_bytes(128, "little"), signature, public)
