@@ -7,6 +7,7 @@
 Leaving early, by any way at all, leaves a run directory that `resume` continues.
 """
 
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -30,6 +31,7 @@ from dapfl.federation.assembly import (
     Shared,
     build_client,
     build_federation,
+    check,
     keys_needed,
     load_keys,
     load_server_keys,
@@ -37,6 +39,7 @@ from dapfl.federation.assembly import (
     save_keys,
 )
 from dapfl.federation.client import Client
+from dapfl.federation.ledger import Ledger
 from dapfl.federation.records import RoundRecord
 from dapfl.federation.round import Federation
 from dapfl.federation.transport import ClientId, LocalTransport, Transport
@@ -60,6 +63,7 @@ def start(
     """A new run in a new directory. `inline` keeps the clients in this process."""
     config = _with_absolute_paths(config)
     resolved = resolve(config)
+    check(config)  # what cannot work is said before anything is written or any key is made
     manifest = describe(config, resolved)
     if deployed:
         manifest["deployment"] = asdict(deployed)
@@ -246,11 +250,21 @@ class Session:
             keys.server,
             transport,
             carried=self.config.engine == "flower",  # an exchange there takes seconds: one a round
+            ledger=self._ledger,
             insiders=keys.insiders,
         )
-        if self._checkpoint is not None:
-            federation.restore(self._checkpoint.federation)
+        kept = self._ledger.read() if self._ledger else None
+        state = self._checkpoint.federation if self._checkpoint else kept
+        if state is not None:
+            federation.restore(state)
         return federation
+
+    @property
+    def _ledger(self) -> Ledger | None:
+        """For clients that keep their own states: they may be ahead of a run that has no checkpoint yet."""
+        if self.config.engine != "flower" or self._inline:
+            return None
+        return Ledger(self._directory.checkpoint_path.with_name("federation.state"))
 
     def _save_model(self, weights: Vector) -> None:
         layout = workshop(get_task(self.config.task)).layout
@@ -261,3 +275,5 @@ class Session:
     def _note_stop(self) -> None:
         if self._directory.read_manifest()["status"] != "finished":
             self._directory.set_status("stopped")
+        else:
+            shutil.rmtree(self.path / "flower", ignore_errors=True)  # the clients' keys and states

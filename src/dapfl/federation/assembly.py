@@ -173,6 +173,15 @@ class Shared:
         return shape_of(self.config, workshop(get_task(self.config.task)).layout)
 
 
+def check(config: RunConfig) -> None:
+    """Says what cannot work, before keys are made or workers are started."""
+    check_names(config.adversaries)
+    shared = Shared(config)
+    _ = shared.shape  # task, data, codec, cohort
+    _ = shared.partition
+    build_resources(config.resources, 1, config.clients, len(shared.partition[0]), config.seed)
+
+
 def build_client(
     config: RunConfig,
     policy: PolicyConfig,
