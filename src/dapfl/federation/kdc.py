@@ -141,9 +141,9 @@ def save_bundles(folder: Path, server: ServerBundle, clients: Mapping[ClientId, 
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise KeyFileError(f"The folder {folder} cannot be made: {error.strerror}.") from None
-    save_bundle(bundle_path(folder, None), server)
     for client, bundle in clients.items():
         save_bundle(bundle_path(folder, client), bundle)
+    save_bundle(bundle_path(folder, None), server)  # last: where it is, the others are
 
 
 def load_bundle(path: Path, *, engine: str = "auto", allow_insecure_small_keys: bool = False) -> Bundle:

@@ -27,6 +27,7 @@ class RoundLedger:
     """The open round: who was asked for what, who has answered, what was turned away."""
 
     round: int
+    closed: bool = False
     status: dict[ClientId, str] = field(default_factory=dict)
     reports: dict[ClientId, ClientReport] = field(default_factory=dict)
     rejections: list[Rejection] = field(default_factory=list)
@@ -37,6 +38,11 @@ class RoundLedger:
     def ask(self, client: ClientId, order: bytes, asked: Asked) -> None:
         """Notes that this client has been sent the order with this hash."""
         self._orders[client, order] = asked
+
+    def asked(self, model: bytes, *kinds: str) -> set[ClientId]:
+        """Who has been sent orders of these kinds about a model."""
+        orders = self._orders.items()
+        return {client for (client, _), asked in orders if asked.model == model and asked.kind in kinds}
 
     def send(self, client: ClientId, delivery: bytes, kind: str) -> None:
         """Notes that this client has been sent the delivery with this hash."""
@@ -67,7 +73,8 @@ class RoundLedger:
         self.rejections.append(Rejection(client, reason))
 
     def close(self, asked: "set[ClientId]") -> None:
-        """Gives every client that was asked and has no status the one that explains why."""
+        """The round is over: every client that was asked and has no status gets one that says why."""
+        self.closed = True
         for rejection in self.rejections:
             if rejection.at == "server" and rejection.client in asked:
                 self.status.setdefault(rejection.client, f"rejected:{rejection.reason}")

@@ -23,10 +23,12 @@ class Poll:
     commitments: dict[ClientId, bytes] = field(default_factory=dict)
     weights: dict[bytes, Vector] = field(default_factory=dict)
     refusals: set[ClientId] = field(default_factory=set)
+    contradictory: set[ClientId] = field(default_factory=set)
 
     def vote(self, client: ClientId, commitment: bytes) -> None:
-        """Notes what a client has committed to; its first word counts."""
-        self.commitments.setdefault(client, commitment)
+        """Notes what a client has committed to; its first word counts, and a second one is noted."""
+        if self.commitments.setdefault(client, commitment) != commitment:
+            self.contradictory.add(client)
 
     @property
     def agreed(self) -> bytes | None:
@@ -38,9 +40,11 @@ class Poll:
 
     @property
     def dissenters(self) -> list[ClientId]:
-        """Who names another hash than the one agreed on."""
+        """Who names another hash than the one agreed on, or two."""
         agreed = self.agreed
-        return [] if agreed is None else sorted(c for c, hash_ in self.commitments.items() if hash_ != agreed)
+        if agreed is None:
+            return []
+        return sorted(self.contradictory.union(c for c, hash_ in self.commitments.items() if hash_ != agreed))
 
     @property
     def model(self) -> Vector | None:

@@ -158,29 +158,35 @@ class Federation:
 
     def _fetch_score(self, traffic: "_Traffic") -> Metrics | None:
         """The score of the current model, asking clients for it until enough agree."""
+        for _ in range(_ATTEMPTS):
+            if self._server.settle_model() is not None or self._server.poll.unusable:
+                break
+            if not self._ask_for_model(traffic):
+                break
         weights = self._server.settle_model()
-        attempt = 0
-        while weights is None and attempt < _ATTEMPTS and not self._server.poll.unusable:
-            self._ask_for_model(attempt, traffic)
-            weights = self._server.settle_model()
-            attempt += 1
         if weights is None:
             return None
         with self._server.watch.phase("score"):
             return self._scorer(weights)
 
-    def _ask_for_model(self, attempt: int, traffic: "_Traffic") -> None:
-        """One client is asked for the model and a few for its hash; at each attempt the next in turn."""
+    def _ask_for_model(self, traffic: "_Traffic") -> bool:
+        """Asks the next client in turn for the model, and a few for its hash; False if all were asked."""
         server = self._server
         known = [c for c in self._clients if server.ledger.status.get(c) == "accepted"] or list(self._clients)
-        first = server.ledger.round + attempt
-        asked = [known[(first + step) % len(known)] for step in range(min(1 + _WITNESSES, len(known)))]
-        messages = server.request_model(asked[:1], asked[1:])
+        turn = server.ledger.round % len(known)
+        turns = known[turn:] + known[:turn]
+        model = server.lineage.head.name
+        senders = [c for c in turns if c not in server.ledger.asked(model, "request")][:1]
+        silent = server.ledger.asked(model, "request", "witness").union(senders)
+        if not senders:
+            return False
+        messages = server.request_model(senders, [c for c in turns if c not in silent][:_WITNESSES])
         with server.watch.phase("exchange"):
             replies, _ = self._transport.exchange(messages, self._timeout)
         traffic.count(messages, replies)
         for client in sorted(replies):
             server.receive(client, replies[client])
+        return True
 
     # Remembering -------------------------------------------------------------------------------
 

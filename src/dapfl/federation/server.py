@@ -113,11 +113,12 @@ class CentralServer:
     def request_model(
         self, whole: Sequence[ClientId], witnesses: Sequence[ClientId]
     ) -> dict[ClientId, bytes]:
-        """Asks some clients for W(t+1) and others for its hash ("CS would request the global model to
-        any clients", Fig. 4)."""
+        """Asks some clients for the current model and others for its hash ("CS would request the global
+        model to any clients", Fig. 4)."""
+        t = self.ledger.round + self.ledger.closed  # once round t is over, the model is W(t+1)
         messages: dict[ClientId, bytes] = {}
         for client in (*whole, *witnesses):
-            order = self._request(self.ledger.round + 1, client, whole=client in whole)
+            order = self._request(t, client, whole=client in whole)
             kind = "request" if client in whole else "witness"
             self.ledger.ask(client, digest(order.body), Asked(kind, self.lineage.head.name))
             messages[client] = self._delivery(client, [order])
@@ -207,8 +208,7 @@ class CentralServer:
             raise ProtocolError("wrong-recipient", f"for {context.recipient}")
         if isinstance(body, Refusal):
             return  # a client that is behind refuses in its own round; the hash says what it refuses
-        # The request for W(t+1) goes out when round t is over, or with the call of round t+1.
-        last = self.ledger.round + 1 if isinstance(body, Answer) else self.ledger.round
+        last = self.ledger.round + (self.ledger.closed and isinstance(body, Answer))  # W(t+1), see above
         if not self.ledger.round <= context.round <= last:
             past = context.round < self.ledger.round
             raise ProtocolError("replayed" if past else "wrong-round", f"of round {context.round}")
@@ -368,7 +368,7 @@ class CentralServer:
             raise ProtocolError("bad-state", "the saved state of the server is damaged") from None
         if old.federation != self._federation:
             raise ProtocolError("bad-state", "this is the state of another federation: its keys do not fit")
-        self.ledger = RoundLedger(old.round)
+        self.ledger = RoundLedger(old.round, closed=True)
         self.lineage.restore(old.lineage, self._shape.size)
         self.acknowledged, self.counts = old.acknowledged, old.counts
         self.poll = self._new_poll()

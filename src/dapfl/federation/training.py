@@ -14,7 +14,7 @@ import numpy as np
 from dapfl.errors import EncodingError
 from dapfl.federation.models import GlobalModel, Shape, Vector
 from dapfl.federation.records import ClientReport
-from dapfl.federation.suite import Rows
+from dapfl.federation.suite import Rows, encoded_count
 from dapfl.learning.metrics import Metrics
 from dapfl.randomness import stream
 from dapfl.resources import MeasuredResources, ResourceProcess, Resources
@@ -80,6 +80,7 @@ class LocalTraining:
 
     def run(self, t: int, model: GlobalModel, watch: Stopwatch) -> Trained:
         """Phases 1 and 2 of round t, from W(t) to what is to be encrypted."""
+        encoded_count(self.learner.samples, self.shape.codec)  # no use in training what may not be sent
         with watch.phase("evaluate"):
             state = self.learner.evaluate(model.weights)  # s_i(t), Eq. 20
         now = self.resources.at(t)

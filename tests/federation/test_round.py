@@ -1,0 +1,236 @@
+import numpy as np
+import pytest
+
+from dapfl.federation.records import RoundRecord
+from tests.federation.small import (
+    Broken,
+    Diverging,
+    Dropping,
+    Learner,
+    Recording,
+    Small,
+    fixed_policy,
+    initial_weights,
+    stream,
+)
+
+
+def weighted_mean(rounds: int, clients: int = 4, policy=(0.1, 3)) -> np.ndarray:
+    """What federated averaging (Eq. 3) gives, in plain floating point."""
+    weights = initial_weights()
+    for t in range(rounds):
+        learners = {i: Learner(i) for i in range(1, clients + 1)}
+        local = {i: learners[i].train(weights, *policy, 32, stream(7, "sgd", i, t)) for i in learners}
+        total = sum(learner.samples for learner in learners.values())
+        mean = sum(learners[i].samples * local[i].astype(np.float64) for i in learners) / total
+        weights = mean.astype(np.float32)
+    return weights
+
+
+def test_a_federation_averages_as_equation_3_says():
+    small = Small()
+    small.play(3)
+    np.testing.assert_allclose(small.federation.weights, weighted_mean(3), atol=2e-7)
+
+
+@pytest.mark.parametrize("codec", ["exact", "compact"])
+@pytest.mark.parametrize("carried", [False, True])
+def test_encryption_and_envelope_change_no_bit_of_the_model(codec, carried):
+    def weights(**options):
+        small = Small(codec=codec, carried=carried, **options)
+        records = small.play(4)
+        assert [record.participants for record in records] == [4, 4, 4, 4]
+        return small.federation.weights
+
+    plain = weights(encryption="none")
+    assert (plain != initial_weights()).any()
+    np.testing.assert_array_equal(plain, weights(envelope="hybrid"))
+    np.testing.assert_array_equal(plain, weights(envelope="paillier"))
+
+
+def test_carried_and_separate_requests_give_the_same_lines():
+    separate, carried = (Small(carried=carried).play(3) for carried in (False, True))
+    for a, b in zip(separate, carried, strict=True):
+        assert (a.round, a.loss, a.accuracy, a.f1, a.cohort) == (b.round, b.loss, b.accuracy, b.f1, b.cohort)
+        assert a.loss is not None
+
+
+def test_carried_requests_need_one_exchange_a_round_and_a_last_one():
+    small = Small(carried=True, wrap=lambda _, transport: Recording(transport))
+    small.play(5)
+    assert len(small.transport.sent) == 6
+
+
+def test_line_t_scores_the_model_that_round_t_made():
+    small = Small()
+    record = small.federation.run_round(0)
+    assert record.loss == Learner(99).evaluate(small.federation.weights).loss
+    assert record.round == 0
+    assert small.federation.next_round == 1
+
+
+def test_record_says_what_happened():
+    small = Small(budgets={4: 4.0}, policy=fixed_policy(alpha=5))
+    record = small.federation.run_round(0)
+    assert record.participants == 3
+    assert record.cohort == (1, 2, 3)
+    assert record.violations == 1
+    assert record.epochs == 3 * 5 + 2  # client 4 affords two epochs, and then nothing comes of it
+    assert record.wasted_epochs == 2
+    assert record.simulated_seconds == 7.0  # 5 epochs and 2 transfers; client 4 gave out at 4
+    first, *_, last = record.clients
+    assert first.status == "accepted"
+    assert (first.eta, first.alpha, first.samples, first.cost, first.budget) == (0.1, 5, 25, 7.0, 20.0)
+    seen = Learner(1).evaluate(initial_weights())
+    assert first.state == (seen.loss, seen.accuracy, seen.f1)
+    assert last.status == "over-budget"
+    assert last.cost == 7.0
+    assert {"exchange", "open", "verify", "aggregate", "sign", "score", "total", "client_train"} <= set(
+        record.seconds
+    )
+    assert RoundRecord.from_json(record.to_json()) == record
+
+
+def test_bytes_are_counted_both_ways():
+    small = Small(wrap=lambda _, transport: Recording(transport))
+    record = small.federation.run_round(0)
+    carried = small.transport
+    assert record.bytes_down == sum(len(data) for exchange in carried.sent for data in exchange.values())
+    assert record.bytes_up == sum(len(data) for exchange in carried.replies for data in exchange.values())
+
+
+def test_unshared_reports_leave_the_model_as_it_is_and_the_lines_bare():
+    open_, closed = Small(), Small(share_reports=False)
+    open_.play(2)
+    *_, record = closed.play(2)
+    np.testing.assert_array_equal(open_.federation.weights, closed.federation.weights)
+    assert record.clients[0].samples is None
+    assert record.clients[0].eta is None
+    assert record.simulated_seconds is None
+    assert record.participants == 4
+
+
+def test_a_diverged_client_is_named_and_left_out():
+    small = Small(learners={2: Diverging(2)})
+    record = small.federation.run_round(0)
+    assert record.cohort == (1, 3, 4)
+    assert record.clients[1].status == "diverged"
+    assert [(r.client, r.reason) for r in record.rejections] == [(2, "diverged")]
+    assert np.isfinite(small.federation.weights).all()
+
+
+def test_nothing_of_a_clients_exception_leaves_its_device(caplog):
+    small = Small(learners={2: Broken(2)}, wrap=lambda _, transport: Recording(transport), encryption="none")
+    record = small.federation.run_round(0)
+    assert record.clients[1].status == "failed:internal-error"
+    assert record.participants == 3
+    everything = b"".join(data for exchange in small.transport.replies for data in exchange.values())
+    assert b"secret" not in everything
+    assert b"RuntimeError" not in everything
+
+
+def test_below_the_minimum_cohort_the_model_stays_and_the_next_round_goes_on():
+    small = Small(
+        wrap=lambda _, transport: Dropping(
+            transport, lambda exchange, client: "late" if exchange == 2 and client in (1, 2) else None
+        )
+    )
+    first, second, third = small.play(3)
+    assert first.participants == 4
+    assert second.participants == 0
+    assert second.cohort == ()
+    assert {c.id: c.status for c in second.clients} == {
+        1: "failed:late",
+        2: "failed:late",
+        3: "failed:min-cohort",
+        4: "failed:min-cohort",
+    }
+    assert second.wasted_epochs == second.epochs > 0
+    assert (second.loss, second.accuracy) == (first.loss, first.accuracy)
+    assert third.participants == 4
+    assert third.loss != second.loss
+
+
+@pytest.mark.parametrize("codec", ["exact", "compact"])
+@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize("encryption", ["paillier", "none"])
+def test_a_client_that_missed_rounds_catches_up(codec, carried, encryption):
+    away = range(2, 5) if carried else range(2, 8)
+    small = Small(
+        codec=codec,
+        carried=carried,
+        encryption=encryption,
+        wrap=lambda _, transport: Dropping(
+            transport, lambda exchange, client: "offline" if client == 4 and exchange in away else None
+        ),
+    )
+    records = small.play(7)
+    assert records[3].cohort == (1, 2, 3)
+    assert records[-1].cohort == (1, 2, 3, 4)
+    assert all(record.rejected == 0 for record in records)
+    assert all(record.loss is not None for record in records)
+
+
+def test_a_client_that_lost_its_memory_rejoins_with_the_compact_codec():
+    small = Small(codec="compact")
+    rounds = small.federation.rounds(6)
+    for _ in range(2):
+        next(rounds)
+    small.local.clients[4] = small.client(4)
+    small.store._models._values.clear()
+    first, second, third = next(rounds), next(rounds), next(rounds)
+    assert first.clients[3].status == "failed:unknown-model"
+    assert first.cohort == (1, 2, 3)
+    assert second.cohort == third.cohort == (1, 2, 3, 4)
+
+
+def test_the_order_of_replies_changes_nothing():
+    class Backwards:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def exchange(self, messages, timeout):
+            replies, failures = self.inner.exchange(dict(reversed(messages.items())), timeout)
+            return dict(reversed(replies.items())), failures
+
+    forward, backward = Small(), Small(wrap=lambda _, transport: Backwards(transport))
+    forward.play(2)
+    backward.play(2)
+    np.testing.assert_array_equal(forward.federation.weights, backward.federation.weights)
+
+
+def test_selected_clients_only_are_called():
+    class Odd:
+        def __init__(self):
+            self.observed = []
+
+        def select(self, t, clients):
+            return frozenset(c for c in clients if c % 2)
+
+        def observe(self, reports):
+            self.observed.append(reports)
+
+        def state(self):
+            return b""
+
+        def restore(self, state):
+            pass
+
+    selector = Odd()
+    small = Small(
+        clients=6,
+        wrap=lambda _, transport: Recording(transport),
+        options={"selector": selector},
+    )
+    record = small.federation.run_round(0)
+    assert set(small.transport.sent[0]) == {1, 3, 5}
+    assert record.cohort == (1, 3, 5)
+    assert [c.status for c in record.clients] == ["accepted", "unselected"] * 3
+    (reports,) = selector.observed
+    assert [(r.client, r.completed) for r in reports] == [(1, True), (3, True), (5, True)]
+    assert reports[0].cost == 5.0
+
+
+def test_rounds_are_played_in_order():
+    with pytest.raises(ValueError, match="round 0 is next"):
+        Small().federation.run_round(3)
