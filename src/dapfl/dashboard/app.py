@@ -1,0 +1,147 @@
+"""The live page's server: six files and one stream, nothing else.
+
+The stream is server-sent events: an update with everything when a page connects, then one for each change
+on the disk. A browser reconnects by itself and is told everything again, so nothing can be missed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dapfl.dashboard.follower import Follower, State
+
+# Only this server's own files may run or be fetched. Plotly sets style attributes, hence 'unsafe-inline'
+# for styles; no script is inline.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = [
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+# path → package, file in it, type: the whole of what is served besides the stream
+_FILES = {
+    "/": ("dapfl.dashboard", "static/watch.html", "text/html"),
+    "/watch.css": ("dapfl.dashboard", "static/watch.css", "text/css"),
+    "/watch.js": ("dapfl.dashboard", "static/watch.js", "text/javascript"),
+    "/theme.css": ("dapfl.experiments", "assets/theme.css", "text/css"),
+    "/charts.js": ("dapfl.experiments", "assets/charts.js", "text/javascript"),
+    "/plotly.js": ("plotly", "package_data/plotly.min.js", "text/javascript"),
+}
+
+
+class _Headers:
+    """Adds the security headers to every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), *_HEADERS]
+            await send(message)
+
+        await self._app(scope, receive, guarded if scope["type"] == "http" else send)
+
+
+class Hub:
+    """Looks at the run directory a few times a second and wakes whoever waits for news."""
+
+    def __init__(self, directory: Path, interval: float) -> None:
+        self.follower = Follower(directory)
+        self._interval = interval
+        self._news = asyncio.Condition()
+        self._closing = False
+
+    async def run(self) -> None:
+        """Looks until it is cancelled."""
+        while True:
+            before = self.follower.state
+            # In a thread: the first look at a long run takes a moment, and the page should load meanwhile.
+            await asyncio.to_thread(self.follower.refresh)
+            if self.follower.state is not before:
+                await self._wake()
+            await asyncio.sleep(self._interval)
+
+    async def _wake(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    async def close(self) -> None:
+        """Ends all streams, so that the server can stop."""
+        self._closing = True
+        await self._wake()
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Server-sent events for one page, from everything at first to each thing that is new."""
+        told: State | None = None
+        yield b"retry: 1000\n\n"  # how soon a page whose connection broke tries again
+        while not self._closing:
+            state = self.follower.state
+            if state is told:
+                yield b": still here\n\n"  # a page that went away is noticed by writing to it
+            else:
+                known = len(told.rounds) if told and told.generation == state.generation else 0
+                told = state
+                yield b"data: " + state.update(after=known).to_json() + b"\n\n"
+            async with self._news:
+                if self.follower.state is told and not self._closing:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._news.wait(), timeout=10)
+
+
+def _file_route(route: str, package: str, name: str, kind: str) -> Route:
+    async def serve(request: Request) -> Response:
+        with as_file(files(package) / name) as path:
+            return FileResponse(path, media_type=kind, headers={"cache-control": "no-cache"})
+
+    return Route(route, serve, methods=["GET"])
+
+
+def build_app(directory: Path, hosts: list[str], interval: float = 0.25) -> Starlette:
+    """The live page of the run in `directory`, for requests that name one of `hosts`.
+
+    Checking the host keeps other web sites from reaching a loopback server through a name of their own.
+    """
+    hub = Hub(directory, interval)
+
+    async def stream(request: Request) -> Response:
+        headers = {"cache-control": "no-store"}
+        return StreamingResponse(hub.stream(), media_type="text/event-stream", headers=headers)
+
+    async def snapshot(request: Request) -> Response:
+        # For browsers and proxies that hold streams back: the page asks for this every second instead.
+        content = hub.follower.state.update().to_json()
+        return Response(content, media_type="application/json", headers={"cache-control": "no-store"})
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(hub.run())
+        yield
+        task.cancel()
+
+    routes = [Route("/stream", stream, methods=["GET"]), Route("/snapshot", snapshot, methods=["GET"])]
+    routes += [_file_route(path, *place) for path, place in _FILES.items()]
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(_Headers), Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
+        lifespan=lifespan,
+    )
+    app.state.hub = hub
+    return app

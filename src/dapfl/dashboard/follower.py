@@ -1,0 +1,127 @@
+"""Follows a run directory as it is written, from before it exists until after its run has ended."""
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from dapfl.dashboard.views import (
+    ClientView,
+    Facts,
+    Palette,
+    RoundView,
+    client_views,
+    facts_of,
+    palette_of,
+    round_view,
+)
+from dapfl.errors import RunDirectoryError
+from dapfl.experiments.measures import capability_of
+from dapfl.experiments.results import MANIFEST, ROUNDS, RoundsReader, in_order, read_manifest
+from dapfl.federation.records import RoundRecord
+
+
+class Update(Struct, frozen=True):
+    """What a page is sent: everything at first (`fresh`), then what is new."""
+
+    fresh: bool
+    problem: str | None
+    facts: Facts | None
+    palette: Palette
+    rounds: tuple[RoundView, ...]
+    clients: tuple[ClientView, ...]
+
+    def to_json(self) -> bytes:
+        """The update as one line of JSON."""
+        return msgspec.json.encode(self)
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known of a run directory.
+
+    `version` goes up whenever there is something to tell; `generation` when what was told before is void,
+    because the directory was replaced or its run was set back.
+    """
+
+    version: int = 0
+    generation: int = 0
+    problem: str | None = None
+    facts: Facts | None = None
+    capabilities: dict[int, float] = field(default_factory=dict)
+    rounds: tuple[RoundView, ...] = ()
+    last: RoundRecord | None = None
+
+    def update(self, after: int = 0) -> Update:
+        """The rounds from number `after` on, with the clients after the last one; everything when 0."""
+        return Update(
+            fresh=after == 0,
+            problem=self.problem,
+            facts=self.facts,
+            palette=palette_of(self.capabilities),
+            rounds=self.rounds[after:],
+            clients=tuple(client_views(self.last, self.capabilities)) if self.last else (),
+        )
+
+
+class Follower:
+    """Keeps `state` up to date with a run directory.
+
+    `refresh` may run in another thread than the readers of `state`: it replaces the state as a whole.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.state = State()
+        self._reader = RoundsReader(directory / ROUNDS)
+        self._restarts = 0
+        self._seen: object = None
+
+    def refresh(self) -> None:
+        """Reads what has changed on the disk since the last look; never raises for what it finds there."""
+        seen = (_stamp(self.directory / MANIFEST), _stamp(self.directory / ROUNDS))
+        if seen == self._seen:
+            return
+        self._seen = seen
+        state = replace(self.state, version=self.state.version + 1, problem=None)
+        try:
+            state = replace(state, facts=facts_of(self.directory, read_manifest(self.directory)))
+            state = self._with(state, self._reader.read_new())
+        except RunDirectoryError as error:
+            state = replace(state, problem=self._explain(str(error)))
+        self.state = state
+
+    def _with(self, state: State, records: list[RoundRecord]) -> State:
+        records = in_order(records)
+        first = records[0].round if records else math.inf
+        if self._reader.restarts > self._restarts:
+            self._restarts = self._reader.restarts
+            first = -1
+        kept = tuple(view for view in state.rounds if view.round < first)
+        set_back = len(kept) < len(state.rounds)
+        capabilities = state.capabilities | capability_of(records)
+        return replace(
+            state,
+            generation=state.generation + set_back,
+            capabilities=capabilities,
+            rounds=kept + tuple(round_view(record, capabilities) for record in records),
+            last=records[-1] if records else state.last,
+        )
+
+    def _explain(self, error: str) -> str:
+        if not self.directory.exists():
+            return f"Waiting for {self.directory}: there is no such directory yet."
+        if not (self.directory / MANIFEST).exists():
+            return f"Waiting for {self.directory / MANIFEST}: no run has been started in this directory yet."
+        return error
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Changes whenever the file does."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,407 @@
+"use strict";
+/* Keeps the live page up to date with what the server streams. */
+(() => {
+  const MOST_POINTS = 1200; // of a curve: more cannot be seen
+  const MOST_BARS = 160; // of the rounds in the participation chart
+  const MOST_EVENTS = 200;
+  const AVERAGED = 20; // rounds in the times by phase
+
+  const REASONS = {
+    "bad-signature": "the signature is not this sender's",
+    "bad-envelope": "the envelope does not open",
+    "bad-aggregate": "the aggregate is not what it claims to be",
+    "bad-state": "the sender's state does not fit",
+    "absurd-size": "it announces an impossible size",
+    "cohort-full": "more contributions than were announced",
+    duplicate: "a second message in the same round",
+    "invalid-ciphertext": "its numbers are not ciphertexts of this key",
+    malformed: "it is not a message of this protocol",
+    "model-mismatch": "the models differ in shape",
+    "not-asked": "nobody asked for it",
+    "not-finite": "its numbers are not finite",
+    oversized: "it is too large",
+    replayed: "it was taken once before",
+    "unknown-model": "it answers a model that is not known",
+    "unknown-sender": "its sender is not of this federation",
+    "wrong-federation": "it belongs to another federation",
+    "wrong-model": "it answers another model",
+    "wrong-recipient": "it was meant for someone else",
+    "wrong-round": "it belongs to another round",
+    "wrong-sender": "it was sent in someone else's name",
+    "wrong-size": "it does not have the right size",
+    "wrong-version": "it speaks another version of the protocol",
+    "below-min-cohort": "too few contributions to hide one in",
+    "min-cohort": "too few contributions to hide one in",
+    "no-reply": "it did not answer",
+    "internal-error": "something went wrong inside the client",
+    "aggregate-refused": "the aggregate was refused",
+  };
+  const FATES = {
+    "over-budget": "Over budget: the plan cost more than it had",
+    diverged: "Diverged: its training gave no finite model",
+    unselected: "Not selected this round",
+  };
+
+  const because = (reason) => REASONS[reason] || reason.replaceAll("-", " ");
+
+  const at = (id) => document.getElementById(id);
+  const state = { facts: null, palette: null, rounds: [], clients: [], filter: "all", connected: false };
+
+  /* ---- numbers as people read them ---- */
+  const NONE = "–";
+  const known = (value) => value !== null && value !== undefined;
+  const fixed = (value, digits) => (known(value) ? value.toFixed(digits) : NONE);
+  const percent = (value) => (known(value) ? `${(100 * value).toFixed(2)} %` : NONE);
+  const count = (value) => value.toLocaleString("en");
+  const short = (value) => (known(value) ? String(Number(value.toPrecision(2))) : NONE);
+  function bytes(value) {
+    const units = ["B", "kB", "MB", "GB", "TB"];
+    let unit = 0;
+    while (value >= 1000 && unit < units.length - 1) {
+      value /= 1000;
+      unit += 1;
+    }
+    return `${unit ? value.toPrecision(3) : value} ${units[unit]}`;
+  }
+  function duration(seconds) {
+    if (seconds < 0.9995) return `${Math.round(1000 * seconds)} ms`;
+    if (seconds < 90) return `${Number(seconds.toPrecision(3))} s`;
+    if (seconds < 5400) return `${(seconds / 60).toPrecision(3)} min`;
+    return `${(seconds / 3600).toPrecision(3)} h`;
+  }
+  const sum = (quantity) => state.rounds.reduce((total, row) => total + (quantity(row) || 0), 0);
+
+  /* ---- what the server says ---- */
+  function take(update) {
+    if (update.fresh) state.rounds = [];
+    state.rounds.push(...update.rounds);
+    state.facts = update.facts;
+    state.palette = update.palette;
+    state.clients = update.clients;
+    const early = update.facts && !state.rounds.length ? "The run has started; its first round is not complete yet." : "";
+    const problem = at("problem");
+    problem.textContent = update.problem || early;
+    problem.hidden = !problem.textContent;
+    showEvents(update.fresh ? state.rounds : update.rounds, update.fresh);
+    schedule();
+  }
+
+  let scheduled = false;
+  function schedule() {
+    if (scheduled) return;
+    scheduled = true;
+    requestAnimationFrame(() => {
+      scheduled = false;
+      showHeader();
+      showFacts();
+      document.body.classList.toggle("early", !state.rounds.length); // before drawing: a hidden chart has no width
+      if (state.rounds.length) {
+        showFigures();
+        showCharts();
+        showPhases();
+      }
+      showClients();
+      document.body.dataset.rounds = state.rounds.length;
+    });
+  }
+
+  let stream;
+  let streaming = false; // whether this stream has brought anything yet
+  function connect() {
+    stream = new EventSource("stream");
+    stream.onmessage = (message) => {
+      streaming = state.connected = true;
+      take(JSON.parse(message.data));
+    };
+    stream.onerror = () => {
+      // The browser tries again by itself, unless it has given up.
+      streaming = state.connected = false;
+      showHeader();
+      if (stream.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
+    };
+  }
+  /* Where something between us and the server holds the stream back, ask every second instead. */
+  async function poll() {
+    if (streaming || stream.readyState !== EventSource.OPEN) return;
+    try {
+      const answer = await fetch("snapshot", { cache: "no-store" });
+      if (!answer.ok || streaming) return;
+      state.connected = true;
+      take(await answer.json());
+    } catch {
+      state.connected = false;
+      showHeader();
+    }
+  }
+
+  /* ---- parts of the page ---- */
+  function showHeader() {
+    const { facts, rounds } = state;
+    const pill = at("status");
+    const [words, kind] = !state.connected
+      ? ["Connection lost, trying again", "bad"]
+      : !facts
+        ? ["Waiting for a run", "warn"]
+        : { running: ["Running", "live"], finished: ["Finished", "good"], stopped: ["Stopped", "warn"] }[facts.status];
+    if (pill.textContent !== words) pill.textContent = words;
+    pill.className = `pill ${kind}`;
+    if (!facts) return;
+    at("title").textContent = `${facts.setting} on ${facts.task}`;
+    at("subtitle").textContent = `${facts.directory}, seed ${facts.seed}`;
+    const done = rounds.length ? rounds[rounds.length - 1].round + 1 : 0;
+    document.title = `${facts.planned_rounds ? `${done}/${facts.planned_rounds}` : done} · ${facts.setting} on ${facts.task}`;
+    const bar = at("progress");
+    bar.setAttribute("aria-valuenow", done);
+    if (facts.planned_rounds) {
+      bar.setAttribute("aria-valuemax", facts.planned_rounds);
+      bar.firstElementChild.style.width = `${(100 * done) / facts.planned_rounds}%`;
+    }
+  }
+
+  function showFigures() {
+    const { facts, rounds } = state;
+    const last = rounds[rounds.length - 1];
+    const before = rounds[rounds.length - 2];
+    const step = (now, then, scale, unit) => {
+      if (!known(now) || !known(then)) return "";
+      const change = scale * (now - then);
+      return `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(scale === 1 ? 4 : 2)}${unit} this round`;
+    };
+    const set = (id, value, more) => {
+      at(id).textContent = value;
+      at(`${id}-more`).textContent = more;
+    };
+    set("accuracy", percent(last.accuracy), step(last.accuracy, before && before.accuracy, 100, ""));
+    set("loss", fixed(last.loss, 4), step(last.loss, before && before.loss, 1, ""));
+    set("f1", percent(last.f1), step(last.f1, before && before.f1, 100, ""));
+    const planned = facts && facts.planned_rounds;
+    const recent = rounds.slice(-AVERAGED);
+    const pace = recent.reduce((total, row) => total + (row.seconds.total || 0), 0) / recent.length;
+    const left = planned ? planned - last.round - 1 : 0;
+    set(
+      "round",
+      planned ? `${last.round + 1} of ${planned}` : `${last.round + 1}`,
+      facts && facts.status === "running" && left > 0 && pace ? `about ${duration(left * pace)} left` : pace ? `${duration(pace)} each` : "",
+    );
+    const lost = sum((row) => row.violations);
+    set("cohort", `${last.participants} of ${last.of}`, `${count(lost)} over budget in all`);
+    const refused = sum((row) => row.rejected);
+    set("rejected", String(refused), refused ? `${last.rejected} this round` : "none so far");
+    set("simulated", duration(sum((row) => row.simulated_seconds)), `${count(sum((row) => row.wasted_epochs))} epochs wasted`);
+    set("traffic", bytes(sum((row) => row.bytes_up + row.bytes_down)), `${bytes(last.bytes_up + last.bytes_down)} this round`);
+  }
+
+  function thinned(rows, most) {
+    if (rows.length <= most) return rows;
+    const stride = (rows.length - 1) / (most - 1);
+    return Array.from({ length: most }, (_, i) => rows[Math.round(i * stride)]);
+  }
+
+  const ACCENT = { light: "#1b5fd9", dark: "#6aa6ff", width: 2.4 };
+  function showCharts() {
+    const rows = thinned(state.rounds, MOST_POINTS);
+    const x = rows.map((row) => row.round + 1);
+    const axis = { title: "round", rangemode: "tozero" };
+    const global = (id, name, y, format, plan) => {
+      const build = (c) => [Dapfl.curve(c, { name, x, mean: y, ink: ACCENT, format }), Dapfl.layout(c, { x: axis, y: plan })];
+      const latest = y[y.length - 1];
+      Dapfl.chart(at(id), build, `${name} over ${state.rounds.length} rounds, now ${known(latest) ? latest.toPrecision(4) : "not known"}`);
+    };
+    global("chart-accuracy", "accuracy, %", rows.map((row) => (known(row.accuracy) ? 100 * row.accuracy : null)), ".2f", { ticksuffix: " %" });
+    global("chart-loss", "loss", rows.map((row) => row.loss), ".4f", Dapfl.LOG_TICKS);
+    showChoices(rows, x, axis);
+    showFates();
+  }
+
+  function showChoices(rows, x, axis) {
+    const inks = state.palette.capabilities;
+    const steps = Object.keys(inks).map(Number).sort((a, b) => b - a);
+    const name = (step) => `${Number((100 * step).toPrecision(6))} %`;
+    const series = (step, field) =>
+      rows.map((row) => {
+        const choice = row.choices.find((each) => Math.abs(each.capability - step) < 1e-5);
+        return choice && known(choice[field]) ? choice[field] : null;
+      });
+    for (const [id, field, title, format, plan] of [
+      ["chart-eta", "eta", "Learning rate", ".3~g", Dapfl.LOG_TICKS],
+      ["chart-alpha", "alpha", "Epochs", ".1f", { rangemode: "tozero" }],
+    ]) {
+      const build = (c) => [
+        steps.flatMap((step) => Dapfl.curve(c, { name: name(step), x, mean: series(step, field), ink: inks[step], format })),
+        Dapfl.layout(c, { x: axis, y: plan }),
+      ];
+      Dapfl.chart(at(id), build, `${title} chosen by the clients, by capability, over rounds`);
+    }
+    for (const legend of document.querySelectorAll("[data-legend='capabilities']")) {
+      if (legend.childElementCount !== steps.length) {
+        Dapfl.legend(legend, steps.map((step) => ({ name: name(step), ink: inks[step] })));
+      }
+    }
+  }
+
+  function showFates() {
+    const rows = state.rounds.slice(-MOST_BARS);
+    const all = Object.keys(state.palette.fates);
+    const met = all.filter((fate) => fate === "accepted" || state.rounds.some((row) => row.fates[fate]));
+    const build = (c) => [
+      met.map((fate) => ({
+        type: "bar",
+        name: fate,
+        x: rows.map((row) => row.round + 1),
+        y: rows.map((row) => row.fates[fate] || 0),
+        marker: { color: c.pick(state.palette.fates[fate]), line: { width: 0 } },
+        hovertemplate: "%{y}",
+      })),
+      Dapfl.layout(c, { barmode: "stack", bargap: 0.12, x: { title: "round" }, y: { title: "clients", rangemode: "tozero" } }),
+    ];
+    Dapfl.chart(at("chart-fates"), build, `Clients in and out of C(t) in the last ${rows.length} rounds`);
+    const legend = at("legend-fates");
+    if (legend.childElementCount !== met.length) {
+      Dapfl.legend(legend, met.map((fate) => ({ name: fate, ink: state.palette.fates[fate], block: true })));
+    }
+  }
+
+  function showPhases() {
+    const rows = state.rounds.slice(-AVERAGED);
+    const means = {};
+    for (const row of rows) {
+      for (const [phase, seconds] of Object.entries(row.seconds)) means[phase] = (means[phase] || 0) + seconds / rows.length;
+    }
+    const phases = Object.entries(means).filter(([phase]) => phase !== "total").sort((a, b) => b[1] - a[1]);
+    const ofClients = phases.filter(([phase]) => phase.startsWith("client_"));
+    bars(at("phases-server"), phases.filter(([phase]) => !phase.startsWith("client_")), duration);
+    bars(at("phases-clients"), ofClients.map(([phase, seconds]) => [phase.slice(7), seconds]), duration);
+    const last = state.rounds[state.rounds.length - 1];
+    bars(at("phases-bytes"), [["to clients", last.bytes_down], ["from clients", last.bytes_up]], bytes);
+  }
+
+  function bars(list, entries, words) {
+    const most = Math.max(...entries.map(([, value]) => value), 1e-9);
+    while (list.childElementCount > entries.length) list.lastElementChild.remove();
+    entries.forEach(([name, value], i) => {
+      let item = list.children[i];
+      if (!item) {
+        item = document.createElement("li");
+        const [label, track, amount] = ["span", "span", "span"].map((tag) => document.createElement(tag));
+        track.className = "track";
+        track.append(document.createElement("span"));
+        amount.className = "amount";
+        item.append(label, track, amount);
+        list.append(item);
+      }
+      item.children[0].textContent = name.replaceAll("_", " ");
+      item.children[1].firstElementChild.style.width = `${(100 * value) / most}%`;
+      item.children[2].textContent = words(value);
+    });
+  }
+
+  function showEvents(rows, fresh) {
+    const list = at("events");
+    const events = rows.flatMap((row) => row.events).slice(-MOST_EVENTS);
+    if (fresh) list.replaceChildren();
+    for (const event of events) {
+      const item = document.createElement("li");
+      const text = document.createElement("div");
+      const who = document.createElement("strong");
+      const place = event.at === "client" ? `Client ${event.client} refused a message` : `Message of client ${event.client} refused`;
+      who.textContent = place;
+      const when = document.createElement("div");
+      when.className = "when";
+      const code = document.createElement("code");
+      code.textContent = event.reason;
+      when.append(`Round ${event.round + 1} · `, code);
+      text.append(who, `: ${because(event.reason)}`, when);
+      item.append(text);
+      list.prepend(item);
+    }
+    while (list.childElementCount > MOST_EVENTS) list.lastElementChild.remove();
+    const total = sum((row) => row.events.length);
+    list.hidden = total === 0;
+    at("events-none").hidden = total > 0;
+    at("events-count").textContent = total ? `${total} in all` : "";
+  }
+
+  function showFacts() {
+    const { facts } = state;
+    const list = at("facts");
+    const text = JSON.stringify(facts && facts.rows);
+    if (!facts || list.dataset.shown === text) return;
+    list.dataset.shown = text;
+    list.replaceChildren(
+      ...facts.rows.flatMap(([name, value]) => {
+        const term = document.createElement("dt");
+        const detail = document.createElement("dd");
+        term.textContent = name;
+        detail.textContent = value;
+        return [term, detail];
+      }),
+    );
+  }
+
+  const cards = new Map();
+  function makeCard(id) {
+    const card = document.createElement("li");
+    card.className = "card client";
+    card.innerHTML =
+      '<header><h3><span class="name"></span><span class="capability"></span></h3><span class="pill"></span></header>' +
+      '<div class="budget"><div class="words"><span class="spent"></span><span class="has"></span></div>' +
+      '<div class="track"><span class="cost"></span><span class="limit"></span></div></div>' +
+      "<dl class='numbers'><div><dt>η</dt><dd class='eta'></dd></div><div><dt>α</dt><dd class='alpha'></dd></div>" +
+      "<div><dt>λ</dt><dd class='lambda'></dd></div><div><dt>reward</dt><dd class='reward'></dd></div></dl><p class='why'></p>";
+    card.querySelector(".name").textContent = `Client ${id}`;
+    cards.set(id, card);
+    return card;
+  }
+
+  function showClients() {
+    const list = at("clients");
+    const wanted = state.clients.filter((client) => state.filter === "all" || (client.status === "accepted") === (state.filter === "in"));
+    const shown = wanted.map((client) => {
+      const card = cards.get(client.id) || makeCard(client.id);
+      fillCard(card, client);
+      return card;
+    });
+    if (shown.length !== list.childElementCount || shown.some((card, i) => list.children[i] !== card)) list.replaceChildren(...shown);
+    const last = state.rounds[state.rounds.length - 1];
+    const all = last ? last.of : 0;
+    const part = shown.length < all ? `${shown.length} of ${all} shown` : `${all} in all`;
+    at("clients-count").textContent = last ? `after round ${last.round + 1}, ${part}` : "none has been heard of yet";
+  }
+
+  function fillCard(card, client) {
+    const [fate, reason] = client.status.split(/:(.*)/s);
+    const inside = fate === "accepted";
+    card.classList.toggle("out", !inside && fate !== "rejected");
+    card.classList.toggle("refused", fate === "rejected");
+    card.dataset.client = client.id;
+    const set = (name, text) => {
+      const place = card.querySelector(`.${name}`);
+      if (place.textContent !== text) place.textContent = text;
+    };
+    set("capability", known(client.capability) ? `${Number((100 * client.capability).toPrecision(3))} %` : "");
+    set("pill", inside ? "in C(t)" : fate);
+    card.querySelector(".pill").className = `pill ${inside ? "good" : fate === "rejected" ? "bad" : "warn"}`;
+    const scale = Math.max(client.budget || 0, client.cost || 0) * 1.04;
+    set("spent", known(client.cost) ? `cost ${client.cost.toFixed(1)}` : "cost not known");
+    set("has", known(client.budget) ? `budget ${client.budget.toFixed(1)}` : "");
+    card.querySelector(".cost").style.width = scale ? `${(100 * (client.cost || 0)) / scale}%` : "0";
+    const limit = card.querySelector(".limit");
+    limit.hidden = !known(client.budget);
+    limit.style.left = scale ? `calc(${(100 * (client.budget || 0)) / scale}% - 1px)` : "0";
+    set("eta", short(client.eta));
+    const capped = known(client.planned_alpha) && client.planned_alpha !== client.alpha;
+    set("alpha", known(client.alpha) ? `${client.alpha}${capped ? ` of ${client.planned_alpha}` : ""}` : NONE);
+    set("lambda", known(client.lambda_) ? fixed(client.lambda_, 2) : NONE);
+    set("reward", known(client.reward) ? fixed(client.reward, 2) : NONE);
+    const why = `${fate[0].toUpperCase()}${fate.slice(1)}${reason ? `: ${because(reason)}` : ""}`;
+    set("why", inside ? "" : FATES[fate] || why);
+  }
+
+  Dapfl.initTheme(at("theme"));
+  Dapfl.segments(at("filter"), (value) => {
+    state.filter = value;
+    showClients();
+  });
+  connect();
+  setInterval(poll, 1000);
+})();

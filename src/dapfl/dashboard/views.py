@@ -1,0 +1,189 @@
+"""What the live page is told: views of a run, small enough to send every second, and never a secret.
+
+A view is built from the manifest and the records of rounds.jsonl by naming each field it takes. Whatever
+else a run directory holds (keys, checkpoints) has no way into a view.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from dapfl.experiments.palette import FATES, PHASES, Ink, capability_inks
+from dapfl.experiments.results import Manifest
+from dapfl.federation.records import ClientRecord, RoundRecord
+
+MOST_CLIENTS = 200  # that are sent one by one; of more, those outside C(t) first
+
+
+class Facts(Struct, frozen=True):
+    """What stays the same during a run, and its status."""
+
+    directory: str
+    status: str
+    task: str
+    setting: str
+    seed: int
+    planned_rounds: int | None
+    clients: int | None
+    created: str
+    rows: tuple[tuple[str, str], ...]
+
+
+class Event(Struct, frozen=True):
+    """A message that was refused: when, whose, why, and by whom."""
+
+    round: int
+    client: int
+    reason: str
+    at: str
+
+
+class Choice(Struct, frozen=True):
+    """What the clients of one capability chose in a round, on average."""
+
+    capability: float
+    eta: float | None
+    alpha: float | None
+
+
+class RoundView(Struct, frozen=True):
+    """One round in the curves of the page."""
+
+    round: int
+    loss: float | None
+    accuracy: float | None
+    f1: float | None
+    participants: int
+    of: int
+    violations: int
+    rejected: int
+    bytes_up: int
+    bytes_down: int
+    simulated_seconds: float | None
+    epochs: int
+    wasted_epochs: int
+    seconds: dict[str, float]
+    fates: dict[str, int]
+    choices: tuple[Choice, ...]
+    events: tuple[Event, ...]
+
+
+class ClientView(Struct, frozen=True):
+    """One client's card."""
+
+    id: int
+    status: str
+    capability: float | None
+    samples: int | None
+    eta: float | None
+    alpha: int | None
+    planned_alpha: int | None
+    lambda_: float | None
+    reward: float | None
+    budget: float | None
+    cost: float | None
+
+
+class Palette(Struct, frozen=True):
+    """The colours that the page shares with the report."""
+
+    fates: dict[str, Ink]
+    phases: tuple[Ink, ...]
+    capabilities: dict[str, Ink]
+
+
+def facts_of(directory: Path, manifest: Manifest) -> Facts:
+    """The facts of a run that the page shows."""
+    config, host = manifest.config, manifest.host
+    crypto: Mapping[str, Any] = config.get("crypto") or {}
+    parameters = manifest.task.parameters
+    protection = "none (trial run)"
+    if crypto.get("encryption", "paillier") == "paillier":
+        protection = f"Paillier, {crypto.get('key_bits', '?')} bits, {crypto.get('envelope', '?')} envelope"
+    adversaries = config.get("adversaries") or ()
+    rows = {
+        "Model": f"{parameters:,} weights" if parameters else "",
+        "Encryption": protection,
+        "Codec": crypto.get("codec"),
+        "Partition": config.get("partition"),
+        "Engine": config.get("engine"),
+        "Adversaries": ", ".join(adversaries),
+        "Started": manifest.created.replace("T", " ").partition("+")[0],
+        "Processor": host.get("cpu"),
+        "Cores": host.get("cores"),
+        "Python": host.get("python"),
+        "PyTorch": host.get("torch"),
+        "Dap-FL": f"{manifest.dapfl} {f'({manifest.commit})' if manifest.commit else ''}",
+    }
+    return Facts(
+        directory=directory.name,
+        status=manifest.status,
+        task=Path(manifest.task_name).name,
+        setting=manifest.setting,
+        seed=manifest.seed,
+        planned_rounds=manifest.planned_rounds,
+        clients=config.get("clients") if isinstance(config.get("clients"), int) else None,
+        created=manifest.created,
+        rows=tuple((name, str(value).strip()) for name, value in rows.items() if value),
+    )
+
+
+def round_view(record: RoundRecord, capabilities: Mapping[int, float]) -> RoundView:
+    """A round as the page's curves need it; `capabilities` is what clients reported in any round."""
+    fates: dict[str, int] = defaultdict(int)
+    groups: dict[float, list[ClientRecord]] = defaultdict(list)
+    for client in record.clients:
+        fates[client.status.partition(":")[0]] += 1
+        if client.id in capabilities:
+            groups[capabilities[client.id]].append(client)
+    choices = tuple(
+        Choice(
+            capability,
+            _geometric_mean([client.eta for client in groups[capability]]),
+            _mean([client.alpha for client in groups[capability]]),
+        )
+        for capability in sorted(groups, reverse=True)
+    )
+    return RoundView(
+        **{name: getattr(record, name) for name in RoundView.__struct_fields__ if hasattr(record, name)},
+        of=len(record.clients),
+        fates=dict(fates),
+        choices=choices,
+        events=tuple(Event(record.round, each.client, each.reason, each.at) for each in record.rejections),
+    )
+
+
+def _mean(values: list[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _geometric_mean(values: list[float | None]) -> float | None:
+    known = [math.log(value) for value in values if value]
+    return math.exp(sum(known) / len(known)) if known else None
+
+
+def client_views(record: RoundRecord, capabilities: Mapping[int, float]) -> list[ClientView]:
+    """The clients' cards after a round, in order of number."""
+    clients = sorted(record.clients, key=lambda client: (client.status == "accepted", client.id))
+    return [
+        ClientView(
+            **{
+                name: getattr(client, name)
+                for name in ClientView.__struct_fields__
+                if name != "capability" and hasattr(client, name)
+            },
+            capability=capabilities.get(client.id),
+        )
+        for client in sorted(clients[:MOST_CLIENTS], key=lambda client: client.id)
+    ]
+
+
+def palette_of(capabilities: Mapping[int, float]) -> Palette:
+    """The colours of a run's charts."""
+    steps = capability_inks(sorted(set(capabilities.values())))
+    return Palette(FATES, PHASES, {f"{step:g}": ink for step, ink in steps.items()})
