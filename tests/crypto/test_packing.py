@@ -16,6 +16,7 @@ from dapfl.crypto.packing import (
     VectorCodec,
     codec_named,
 )
+from dapfl.crypto.paillier import generate_keypair
 from dapfl.crypto.slots import SlotRows
 from dapfl.errors import EncodingError
 
@@ -95,6 +96,22 @@ def test_exact_sum_is_the_weighted_mean(data: st.DataObject) -> None:
     mean = np.average(np.array(locals_, dtype=np.float64), axis=0, weights=counts)
     decoded = codec.decode(sums, len(counts), sum(counts), context)
     np.testing.assert_allclose(decoded, mean, rtol=2.0**-23, atol=2.0**-30)
+
+
+@pytest.mark.parametrize("name", ["exact", "compact"])
+def test_encrypted_sums_decode_to_the_same_bits_as_plain_ones(name: str) -> None:
+    key = generate_keypair(512, allow_insecure_small_keys=True)
+    codec = codec_named(name, BOUNDS, key.public_key.plaintext_bytes)
+    rng = np.random.default_rng(3)
+    context = ModelContext(rng.normal(0, 0.1, 100).astype(np.float32))
+    counts = [600, 32, 1600]
+    locals_ = [context.current + rng.normal(0, 0.05, 100).astype(np.float32) for _ in counts]
+    batches = [codec.encode(w, n, context).plaintexts for w, n in zip(locals_, counts, strict=True)]
+    product = key.public_key.product([key.public_key.encrypt(batch) for batch in batches])
+    np.testing.assert_array_equal(
+        codec.decode(key.decrypt(product), 3, sum(counts), context),
+        codec.decode(codec.add_plain(batches), 3, sum(counts), context),
+    )
 
 
 @pytest.mark.parametrize("sign", [1, -1])
