@@ -1,0 +1,140 @@
+"""Crashes of the server, of clients and of everything, at any step."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from dapfl.errors import ProtocolError
+from dapfl.federation.ledger import Ledger
+from dapfl.federation.transport import Exchange
+from tests.federation.small import Small, insecure_keys
+
+
+class Crash(Exception):
+    """The process dies here."""
+
+
+class Crashing:
+    """A transport whose n-th exchange kills the server, before or after the clients have seen it."""
+
+    def __init__(self, inner, exchange: int, after: bool) -> None:
+        self.inner, self.left, self.after = inner, exchange, after
+
+    def exchange(self, messages, timeout) -> Exchange:
+        self.left -= 1
+        if self.left == -1 and not self.after:
+            raise Crash
+        outcome = self.inner.exchange(messages, timeout)
+        if self.left == -1:
+            raise Crash
+        return outcome
+
+
+def lines(records) -> list:
+    return [msgspec.structs.replace(record, seconds={}) for record in records]
+
+
+@pytest.mark.parametrize("codec", ["exact", "compact"])
+@pytest.mark.parametrize("encryption", ["paillier", "none"])
+@pytest.mark.parametrize("carried", [False, True])
+def test_a_run_restored_from_its_states_gives_the_same_lines(codec, encryption, carried):
+    options = {"codec": codec, "encryption": encryption, "carried": carried}
+    expected = lines(Small(**options).play(5))
+    for stop in (1, 3):
+        first = Small(**options)
+        rounds = first.federation.rounds(5)
+        records = [next(rounds) for _ in range(stop)]
+        state = first.federation.state()
+        states = {client: part.state() for client, part in first.parts.items()}
+
+        spare = Small(**options)
+        spare.federation.restore(state)
+        second = Small(**options, primer=spare.federation.primer())
+        second.federation.restore(state)
+        for client, saved in states.items():
+            second.parts[client].restore(saved)
+        records += second.federation.rounds(5)
+        assert lines(records) == expected
+        np.testing.assert_array_equal(second.federation.weights, _final_weights(**options))
+
+
+def _final_weights(**options):
+    small = Small(**options)
+    small.play(5)
+    return small.federation.weights
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(
+    ("carried", "crash_at"), [*((False, exchange) for exchange in range(8)), *((True, n) for n in range(5))]
+)
+def test_a_server_that_crashes_goes_on_from_its_ledger(tmp_path, carried, crash_at, after):
+    """Its clients live on, and keep what they have done."""
+    expected = Small(carried=carried)
+    wanted = expected.play(4)
+
+    small = Small(
+        carried=carried,
+        standalone=True,
+        ledger=Ledger(tmp_path / "ledger"),
+        wrap=lambda _, transport: Crashing(transport, crash_at, after),
+    )
+    records = {}
+    with pytest.raises(Crash):
+        records.update((record.round, record) for record in small.federation.rounds(4))
+
+    again = Small(carried=carried, standalone=True, ledger=Ledger(tmp_path / "ledger"))
+    again.local.clients.update(small.parts)
+    if (state := again.ledger.read()) is not None:
+        again.federation.restore(state)
+    records.update((record.round, record) for record in again.federation.rounds(4))
+
+    np.testing.assert_array_equal(again.federation.weights, expected.federation.weights)
+    assert sorted(records) == [0, 1, 2, 3]
+    for record in wanted:
+        assert records[record.round].cohort == (1, 2, 3, 4), "no client is lost, and none counts twice"
+        assert records[record.round].loss == record.loss
+
+
+def test_an_aggregate_is_on_the_disk_before_anyone_is_sent_it(tmp_path):
+    ledger = Ledger(tmp_path / "ledger")
+    kept = []
+
+    class Watching:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def exchange(self, messages, timeout):
+            kept.append((next(iter(messages.values())), ledger.read() or b""))
+            return self.inner.exchange(messages, timeout)
+
+    small = Small(ledger=ledger, wrap=lambda _, transport: Watching(transport))
+    small.play(2)
+    head = small.server.lineage.head.signed.body
+    message, state = kept[-1]
+    assert head in message
+    assert head in state
+
+
+def test_a_client_whose_memory_is_restored_is_not_counted_twice():
+    small = Small()
+    small.federation.run_round(0)
+    states = {client: part.state() for client, part in small.parts.items()}
+    second = small.federation.run_round(1)
+    for client in small.parts:
+        small.local.clients[client] = small.client(client)
+        small.local.clients[client].restore(states[client])
+    third = small.federation.run_round(2)
+    assert second.cohort == third.cohort == (1, 2, 3, 4)
+
+
+def test_states_that_do_not_fit_are_refused():
+    small, other = Small(), Small(keys=insecure_keys(federation=1))
+    small.play(1)
+    with pytest.raises(ProtocolError, match="another federation"):
+        other.federation.restore(small.federation.state())
+    for junk in (b"", b"junk", small.parts[1].state()):
+        with pytest.raises(ProtocolError, match="damaged"):
+            other.federation.restore(junk)
+        with pytest.raises(ProtocolError, match="damaged"):
+            other.server.restore(junk)
