@@ -5,7 +5,6 @@ for each client; open, verify, multiply, sign at the server; verify, decrypt, de
 client would send is counted in bytes. The peers get the same vectors, weighted by the same |D_i|.
 """
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from dapfl.benchmarks import ckks
 from dapfl.benchmarks.peers import Phe
 from dapfl.benchmarks.result import BenchResult, Figures, absent, host
-from dapfl.benchmarks.timing import medians, one_core, seconds_of
+from dapfl.benchmarks.timing import CLOCK, clock, medians, one_core, seconds_of
 from dapfl.crypto.engine import set_threads
 from dapfl.crypto.envelope import Envelope, envelope_named
 from dapfl.crypto.packing import Bounds, ModelContext, VectorCodec, codec_named
@@ -150,10 +149,10 @@ class _Step:
         self._seconds, self._name = seconds, name
 
     def __enter__(self) -> None:
-        self._start = time.perf_counter()
+        self._start = clock()
 
     def __exit__(self, *_: object) -> None:
-        self._seconds[self._name] += time.perf_counter() - self._start
+        self._seconds[self._name] += clock() - self._start
 
 
 def run(
@@ -209,6 +208,7 @@ def run(
             "bits": bits,
             "engine": engine,
             "growth_clients": GROWTH_CLIENTS,
+            "clock": CLOCK,
             **host(),
         },
         ours={**figures, "growth": growth},

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dapfl.benchmarks.peers import PAILLIER_PEERS, Candidate
 from dapfl.benchmarks.result import BenchResult, Figures, absent, host
-from dapfl.benchmarks.timing import Job, medians, one_core, seconds_of, sized
+from dapfl.benchmarks.timing import CLOCK, Job, medians, one_core, seconds_of, sized
 from dapfl.crypto.engine import available_engines, set_threads
 from dapfl.crypto.packing import Bounds, CompactCodec, ModelContext
 from dapfl.crypto.paillier import PrivateKey, PublicKey, generate_keypair
@@ -55,6 +55,7 @@ def run(*, bits: int = 2048, seconds: float = 0.4, repeats: int = 5, insecure: b
         "bits": bits,
         "weights_a_ciphertext": {"ours": CompactCodec(BOUNDS, (bits - 1) // 8).rows.per_row, "peers": 1},
         "best_peer": best,
+        "clock": CLOCK,
         **host(),
     }
     ratios = {
