@@ -34,7 +34,7 @@ def serving(app: Starlette, folder: folders.ServerFolder) -> Iterator[str]:
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        wait_until(lambda: server.started, "The server's start", 20, lambda: None)
+        wait_until(lambda: server.started, "The server's start", 20)
         yield f"127.0.0.1:{port}"
     finally:
         server.should_exit = True

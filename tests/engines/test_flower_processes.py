@@ -46,7 +46,7 @@ def test_a_program_is_ended_with_all_it_has_started(tmp_path: Path, monkeypatch:
 @pytest.mark.processes
 def test_a_program_that_has_ended_is_reported_with_its_last_words(tmp_path: Path) -> None:
     crashing = program(tmp_path, "import sys; print('starting'); sys.exit('no such certificate')").start()
-    wait_until(lambda: crashing.ended, "The crash", 30, lambda: None)
+    wait_until(lambda: crashing.ended, "The crash", 30)
     with pytest.raises(TransportError, match=r"program has ended.*no such certificate"):
         crashing.check()
 
@@ -54,9 +54,9 @@ def test_a_program_that_has_ended_is_reported_with_its_last_words(tmp_path: Path
 @pytest.mark.processes
 def test_a_program_can_be_started_again(tmp_path: Path) -> None:
     short = program(tmp_path, "print('here')").start()
-    wait_until(lambda: short.ended, "The end", 30, lambda: None)
+    wait_until(lambda: short.ended, "The end", 30)
     short.start()
-    wait_until(lambda: short.ended, "The end", 30, lambda: None)
+    wait_until(lambda: short.ended, "The end", 30)
     assert short.log.read_text() == "here\nhere\n"
 
 
@@ -72,4 +72,4 @@ def test_free_ports_are_different_and_nobody_listens() -> None:
 
 def test_waiting_has_an_end() -> None:
     with pytest.raises(TransportError, match="The miracle did not happen within 0 s"):
-        wait_until(lambda: False, "The miracle", 0, lambda: None)
+        wait_until(lambda: False, "The miracle", 0)

@@ -75,16 +75,15 @@ class Program:
 
 def stop(programs: Sequence[Program]) -> None:
     """Ends programs and everything that they have started: first by request, then by force."""
-    running = {program.process_id for program in programs} - {None}
-    members = [process for process in psutil.process_iter() if _belongs(process, running)]
-    for member in members:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.terminate()
-    _, alive = psutil.wait_procs(members, timeout=_PATIENCE)
-    for member in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
-    psutil.wait_procs(alive, timeout=_PATIENCE)
+    heads = {program.process_id for program in programs} - {None}
+    deadline = time.monotonic() + _PATIENCE
+    # More than once: one that is about to end may just have started another.
+    while members := [process for process in psutil.process_iter() if _belongs(process, heads)]:
+        patient = time.monotonic() < deadline
+        for member in members:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.terminate() if patient else member.kill()
+        psutil.wait_procs(members, timeout=max(0.5, deadline - time.monotonic()))
 
 
 def _belongs(process: psutil.Process, heads: set[int | None]) -> bool:
@@ -93,6 +92,8 @@ def _belongs(process: psutil.Process, heads: set[int | None]) -> bool:
     Both ways matter: what outlives its parent stays in the group, what leaves the group has a parent.
     """
     with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
         return os.getpgid(process.pid) in heads or any(parent.pid in heads for parent in process.parents())
     return False
 
@@ -106,7 +107,9 @@ def free_ports(count: int) -> list[int]:
         return [int(each.getsockname()[1]) for each in sockets]
 
 
-def wait_until(ready: Callable[[], bool], what: str, timeout: float, check: Callable[[], None]) -> None:
+def wait_until(
+    ready: Callable[[], bool], what: str, timeout: float, check: Callable[[], None] = lambda: None
+) -> None:
     """Waits for something to become true while `check` raises nothing."""
     deadline = time.monotonic() + timeout
     while not ready():
