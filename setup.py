@@ -18,6 +18,7 @@ setup(
             sources=[str(path) for path in sorted(NATIVE.glob("*.c"))],
             depends=[str(path) for path in sorted(NATIVE.glob("*.h"))],
             extra_compile_args=["-O3"],
+            libraries=["m"],
             optional=True,
         )
     ]

@@ -1,7 +1,6 @@
 """The fast engines: C that computes on several numbers in lockstep, `ifma` and `avx2`.
 
-`ifma` needs AVX-512 IFMA (Intel since 2019, AMD since 2022), `avx2` any x86-64 of the last ten
-years. The extension is built with the package when there is a C compiler and is absent, without
+`ifma` needs AVX-512 IFMA (Intel since 2019, AMD since 2022), `avx2` any x86-64 since 2013 to 2015. The extension is built with the package when there is a C compiler and is absent, without
 a word, when there is none; what the CPU can do is asked at run time.
 
 The C code works on limbs and on pairs: x modulo root² is x0 + x1·root, with both parts modulo
@@ -22,7 +21,8 @@ from dapfl.errors import InvalidCiphertext
 
 Words = npt.NDArray[np.uint64]
 
-_CHUNKS, _MESSAGE_CHUNKS = 4, 2  # MAX_CHUNKS and MESSAGE_CHUNKS of native/batch.h
+# As in native/batch.h.
+_BITS, _MAX_LIMBS, _CHUNKS, _MESSAGE_CHUNKS = 52, 80, 4, 2
 _SMALLEST_ROOT = 64
 
 
@@ -38,7 +38,7 @@ _native: Any = _load()
 
 def usable() -> tuple[str, ...]:
     """The native engines that this machine has, the fastest first; the last, `portable`, is for tests."""
-    return tuple(backend[0] for backend in _native.backends()) if _native else ()
+    return tuple(name for name, _ in _native.backends()) if _native else ()
 
 
 class NativeEngine:
@@ -46,32 +46,18 @@ class NativeEngine:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.lanes, self.max_limbs, self.max_bits, self.whole_products, self.table_word = next(
-            backend[1:] for backend in _native.backends() if backend[0] == name
-        )
+        self.lanes: int = dict(_native.backends())[name]
 
     def ring(self, root: int) -> Ring:
         """The ring modulo root²."""
-        bits, limbs = self._limbs(root.bit_length())
-        if root.bit_length() < _SMALLEST_ROOT or limbs > self.max_limbs:
+        limbs = _limbs(root.bit_length())
+        if root.bit_length() < _SMALLEST_ROOT or limbs > _MAX_LIMBS:
             return GmpRing(root)
-        return NativeRing(root, self, bits, limbs)
+        return NativeRing(root, self, limbs)
 
     def combine(self, low: Matrix, high: Matrix, p: int, q: int) -> Matrix:
         """Chinese remainders, which are no hot spot: GMP does them."""
         return GmpEngine().combine(low, high, p, q)
-
-    def _limbs(self, root_bits: int) -> tuple[int, int]:
-        """Bits of a limb and limbs of a root: 8 bits to spare, blocks of 4, columns below 2^64."""
-        bits = self.max_bits
-        while True:
-            limbs = -(-(root_bits + 8) // (4 * bits)) * 4
-            if not self.whole_products or 3 * limbs + 4 <= 1 << (64 - 2 * bits):
-                break
-            bits -= 1
-        while not _fits(root_bits, bits, limbs):
-            limbs += 4
-        return bits, limbs
 
 
 class NativeRing(Ring):
@@ -79,25 +65,25 @@ class NativeRing(Ring):
 
     large_spacing = 2
 
-    def __init__(self, root: int, engine: NativeEngine, bits: int, limbs: int) -> None:
+    def __init__(self, root: int, engine: NativeEngine, limbs: int) -> None:
         super().__init__(root)
         self._backend, self._lanes = engine.name, engine.lanes
-        self._table_type = np.dtype(f"u{engine.table_word}")
-        self._bits, self._limbs = bits, limbs
-        self._radix = 1 << (bits * limbs)
+        self._limbs = limbs
+        self._radix = 1 << (_BITS * limbs)
         self._constants = self._prepare()
         self._scales: dict[int, Words] = {}
 
     def _prepare(self) -> Words:
-        bits, limbs, root, modulus = self._bits, self._limbs, self.root, self.modulus
-        cut = _cut(root.bit_length(), bits)
-        mu = (1 << (bits * (cut + 2 * limbs))) // modulus
-        minus_inverse = -pow(root, -1, 1 << bits) % (1 << bits)
-        header = [limbs, bits, self.root_bytes, self.modulus_bytes, cut, minus_inverse]
+        limbs, root, modulus = self._limbs, self.root, self.modulus
+        cut = _cut(root.bit_length())
+        mu = (1 << (_BITS * (cut + 2 * limbs))) // modulus
+        minus_inverse = -pow(root, -1, 1 << (4 * _BITS)) % (1 << (4 * _BITS))
+        header = [limbs, self.root_bytes, self.modulus_bytes, cut]
         lift = [self._pair(pow(self._radix, power + 2, modulus)) for power in range(_CHUNKS)]
         return np.concatenate(
             [
                 np.array(header, np.uint64),
+                self._words(minus_inverse, 4),
                 self._words(root, limbs),
                 self._cover(),
                 self._pair(self._radix % modulus),
@@ -108,8 +94,8 @@ class NativeRing(Ring):
         )
 
     def _words(self, number: int, limbs: int) -> Words:
-        mask = (1 << self._bits) - 1
-        return np.array([number >> (self._bits * i) & mask for i in range(limbs)], np.uint64)
+        mask = (1 << _BITS) - 1
+        return np.array([number >> (_BITS * i) & mask for i in range(limbs)], np.uint64)
 
     def _pair(self, number: int) -> Words:
         """x0 + x1·root as the limbs of x0 and of x1."""
@@ -117,11 +103,11 @@ class NativeRing(Ring):
         return np.concatenate([self._words(lower, self._limbs), self._words(upper, self._limbs)])
 
     def _cover(self) -> Words:
-        """A multiple of the root, above 2R, in limbs of at least 2^bits - 1: less any q, none is negative."""
-        base = 1 << self._bits
+        """A multiple of the root, above 2R, in limbs of at least 2^52 - 1: less any q, none is negative."""
+        base = 1 << _BITS
         multiple = (2 * self._radix // self.root + 1) * self.root
-        words = [multiple >> (self._bits * i) & (base - 1) for i in range(self._limbs - 1)]
-        words.append(multiple >> (self._bits * (self._limbs - 1)))
+        words = [multiple >> (_BITS * i) & (base - 1) for i in range(self._limbs - 1)]
+        words.append(multiple >> (_BITS * (self._limbs - 1)))
         for i in range(self._limbs - 1):
             words[i] += base
             words[i + 1] -= 1
@@ -180,7 +166,7 @@ class NativeRing(Ring):
     def build_table(self, base: int, exponent_bytes: int, window: int, spacing: int) -> Any:
         """See `Ring.build_table`: limbs of pairs, entry after entry."""
         rows = -(-8 * exponent_bytes // (window * spacing))
-        table = np.empty((rows << window) * 2 * self._limbs, self._table_type)
+        table = np.empty((rows << window) * 2 * self._limbs, np.uint64)
         row = base.to_bytes(self.modulus_bytes, "little")
         _native.build_table(self._backend, self._constants, row, window, spacing, exponent_bytes, table)
         return table
@@ -212,18 +198,21 @@ class NativeRing(Ring):
         return spread(work, len(exponents), self._lanes)
 
 
-def _cut(root_bits: int, bits: int) -> int:
+def _limbs(root_bits: int) -> int:
+    """Limbs of a root: 8 bits to spare for sums, blocks of 4, and room for Barrett's quotient."""
+    limbs = -(-(root_bits + 8) // (4 * _BITS)) * 4
+    fits = 4 * root_bits - _BITS * _cut(root_bits) <= 2 * _BITS * limbs - 8
+    return limbs if fits else limbs + 4
+
+
+def _cut(root_bits: int) -> int:
     """Barrett: how many low limbs of a product of two numbers below N = root² the quotient ignores.
 
-    2^(bits·cut) is below 2^-7·N, and `_fits` keeps the rest below 2^(2·bits·limbs - 8). So what
-    `cut` ignores is worth less than 2^-7 of a unit, what μ rounds off less than 2^-8, and the
-    estimate ⌊rest·μ / 2^(2·bits·limbs)⌋ is the quotient or one less.
+    2^(52·cut) is below 2^-7·N, and `_limbs` keeps the rest below 2^(104·limbs - 8). So what `cut`
+    ignores is worth less than 2^-7 of a unit, what μ rounds off less than 2^-8, and the estimate
+    ⌊rest·μ / 2^(104·limbs)⌋ is the quotient or one less.
     """
-    return (2 * root_bits - 9) // bits
-
-
-def _fits(root_bits: int, bits: int, limbs: int) -> bool:
-    return 4 * root_bits - bits * _cut(root_bits, bits) <= 2 * bits * limbs - 8
+    return (2 * root_bits - 9) // _BITS
 
 
 def _bytes(exponent: int) -> bytes:

@@ -1,22 +1,45 @@
-/* AVX2: four lanes of 28-bit limbs (27 for large roots), whose products fit a column of 64 bits. */
+/* AVX2 and FMA: four lanes, multiplied by the double-precision unit.
+ *
+ * A limb below 2^52 is exact as a double. With rounding toward zero, x*y + 2^104 keeps of x*y the multiple
+ * of 2^52 below it, and its mantissa is the high limb; subtracting that multiple (C - h, exact) and
+ * multiplying again leaves 2^52 + the low limb, whose mantissa is the low limb. The bits of 2^104 and
+ * 2^52 are the offsets that kernels.h takes out again.
+ */
+#include "batch.h"
+
 #if defined(__x86_64__) && defined(__GNUC__)
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else
-#pragma GCC target("avx2")
+#pragma GCC target("avx2,fma")
 #endif
 #include <immintrin.h>
-#include <stdint.h>
 
 #define LANES 4
-#define MAX_LIMBS 160
-#define MAX_BITS 28
+#define QUOTIENT_BY_BLOCK 1 /* a product takes three operations here, one waiting for another */
 typedef uint64_t V __attribute__((vector_size(8 * LANES)));
-typedef uint32_t WORD;
+typedef double F __attribute__((vector_size(8 * LANES)));
 
-#define LO(c, x, y) ((c) + (V)_mm256_mul_epu32((__m256i)(x), (__m256i)(y)))
-#define HI(c, x, y) (c)
-#define LOW(x, y, f) ((V)_mm256_mul_epu32((__m256i)(x), (__m256i)(y)) & (f)->mask)
+#define LO_OFFSET UINT64_C(0x4330000000000000) /* the bits of 2^52 */
+#define HI_OFFSET UINT64_C(0x4670000000000000) /* the bits of 2^104 */
+
+static const F TWO_52 = {0x1p52, 0x1p52, 0x1p52, 0x1p52}, TWO_104 = {0x1p104, 0x1p104, 0x1p104, 0x1p104};
+static const F C = {0x1p104 + 0x1p52, 0x1p104 + 0x1p52, 0x1p104 + 0x1p52, 0x1p104 + 0x1p52};
+
+#define FUSED(x, y, z) ((F)_mm256_fmadd_pd((__m256d)(x), (__m256d)(y), (__m256d)(z)))
+#define MULTIPLY(lo, hi, x, y)                 \
+    do {                                       \
+        F high_ = FUSED(x, y, TWO_104);        \
+        (lo) += (V)FUSED(x, y, C - high_);     \
+        (hi) += (V)high_;                      \
+        __asm__("" : "+x"(lo), "+x"(hi)); /* keep the order: trees of sums spill registers */ \
+    } while (0)
+#define FACTOR(x) ((F)((x) | LO_OFFSET) - TWO_52)
+
+static inline const F *FACTORS(F *room, const V *x, int count) {
+    for (int j = 0; j < count; j++) room[j] = FACTOR(x[j]);
+    return room;
+}
 
 static inline void transpose(V *out, const V *in) {
     __m256i a = _mm256_unpacklo_epi64((__m256i)in[0], (__m256i)in[1]);
@@ -29,10 +52,6 @@ static inline void transpose(V *out, const V *in) {
     out[3] = (V)_mm256_permute2x128_si256(b, d, 0x31);
 }
 
-static inline V widen(const WORD *words) {
-    return (V)_mm256_cvtepu32_epi64(_mm_loadu_si128((const __m128i *)words));
-}
-
 #include "kernels.h"
 #include "operations.h"
 #include "products.h"
@@ -41,14 +60,12 @@ static inline V widen(const WORD *words) {
 #pragma clang attribute pop
 #endif
 
-static int usable(void) { return __builtin_cpu_supports("avx2"); }
+static int usable(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 const backend dapfl_avx2 = {
-    "avx2",  LANES,  MAX_LIMBS, MAX_BITS,    1,            sizeof(WORD),
-    usable, powers, quotients, build_table, table_powers, product,
+    "avx2", LANES, usable, powers, quotients, build_table, table_powers, product,
 };
 #else
-#include "batch.h"
 static int usable(void) { return 0; }
-const backend dapfl_avx2 = {"avx2", 4, 0, 28, 1, 4, usable, NULL, NULL, NULL, NULL, NULL};
+const backend dapfl_avx2 = {"avx2", 0, usable, NULL, NULL, NULL, NULL, NULL};
 #endif

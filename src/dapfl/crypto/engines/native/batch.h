@@ -1,8 +1,9 @@
 /* Batches of big-number arithmetic modulo root^2, several numbers in lockstep.
  *
- * Three backends compute the same things: `ifma` (AVX-512 IFMA, 8 lanes of 52-bit limbs), `avx2`
- * (4 lanes of 28-bit limbs) and `portable` (plain C with the lanes and limbs of `ifma`, to check
- * the code on any machine). Each is kernels.h compiled once, behind the function table below.
+ * Three backends compute the same things on 52-bit limbs: `ifma` with the multiplier of AVX-512 IFMA,
+ * 8 lanes; `avx2` with the double-precision multiplier, 4 lanes; `portable` in plain C, to check the
+ * shared code on any machine. Each is kernels.h, operations.h and products.h compiled once, behind the
+ * function table below.
  *
  * Every size is checked in module.c before a backend runs; the backends only index what those
  * checks cover.
@@ -13,29 +14,30 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define BITS 52      /* of a limb */
+#define MAX_LIMBS 80 /* of a root */
 #define MAX_CHUNKS 4 /* an input row may be this many times as wide as a root */
 #define MESSAGE_CHUNKS 2
 
-/* One root, prepared by native.py. A number has K limbs of `bits` bits, least significant first;
- * R = 2^(bits*K) is the Montgomery radix and exceeds the root by 2^8 at least. A pair (x0, x1)
+/* One root, prepared by native.py. A number has K limbs, least significant first;
+ * R = 2^(52*K) is the Montgomery radix and exceeds the root by 2^8 at least. A pair (x0, x1)
  * stands for x0 + x1*root modulo root^2. */
 typedef struct {
-    int limbs;              /* K, a multiple of 4 */
-    int bits;               /* of a limb */
-    int root_bytes;         /* width of a row that holds a number below the root */
-    int modulus_bytes;      /* width of a row that holds a number below root^2 */
-    int cut;                /* Barrett: limbs cut off below the quotient estimate */
-    uint64_t minus_inverse; /* -1/root mod 2^bits */
-    const uint64_t *root;   /* [K] */
-    const uint64_t *cover;  /* [K] a multiple of the root with every limb >= 2^bits - 1 */
-    const uint64_t *one;    /* [2K] the pair R mod root^2 */
-    const uint64_t *lift;   /* [MAX_CHUNKS][2K] the pairs R^(i+2) mod root^2 */
-    const uint64_t *square; /* [2K] root^2 */
-    const uint64_t *mu;     /* [2K] floor(2^(bits*(cut+2K)) / root^2) */
+    int limbs;                     /* K, a multiple of 4 */
+    int root_bytes;                /* width of a row that holds a number below the root */
+    int modulus_bytes;             /* width of a row that holds a number below root^2 */
+    int cut;                       /* Barrett: limbs cut off below the quotient estimate */
+    const uint64_t *minus_inverse; /* [4] -1/root mod 2^(4*52) */
+    const uint64_t *root;          /* [K] */
+    const uint64_t *cover;         /* [K] a multiple of the root with every limb >= 2^52 - 1 */
+    const uint64_t *one;           /* [2K] the pair R mod root^2 */
+    const uint64_t *lift;          /* [MAX_CHUNKS][2K] the pairs R^(i+2) mod root^2 */
+    const uint64_t *square;        /* [2K] root^2 */
+    const uint64_t *mu;            /* [2K] floor(2^(52*(cut+2K)) / root^2) */
 } ring;
 
-#define RING_HEADER 6
-#define RING_WORDS(K) ((size_t)(K) * (2 + 2 + 2 * MAX_CHUNKS + 4))
+#define RING_HEADER 4
+#define RING_WORDS(K) (4 + (size_t)(K) * (2 + 2 + 2 * MAX_CHUNKS + 4))
 
 /* Rows of bytes; count rows of `width` bytes each. */
 typedef struct {
@@ -57,22 +59,18 @@ typedef struct {
     size_t exponent_bytes;
 } table_shape;
 
-/* All return 0, or -1 when memory runs out. */
+/* All return 0, or -1 when memory runs out. They must be called with floating-point rounding toward zero. */
 typedef struct {
     const char *name;
     int lanes;
-    int max_limbs;      /* of a root */
-    int max_bits;       /* of a limb */
-    int whole_products; /* a limb product fits 64 bits and stays in one column */
-    size_t table_word;  /* bytes of a limb in a table */
-    int (*usable)(void);
+    int (*usable)(void); /* on this CPU */
     int (*powers)(const ring *, size_t count, rows bases, const uint8_t *exponent, size_t exponent_bits,
                   messages, uint8_t *out);
     /* *bad is the index of the first base that is no unit, or count. scale is scale*R mod root, [K]. */
     int (*quotients)(const ring *, size_t count, rows bases, const uint8_t *exponent, size_t exponent_bits,
                      const uint64_t *scale, uint8_t *out, size_t *bad);
-    int (*build_table)(const ring *, rows base, table_shape, void *table);
-    int (*table_powers)(const ring *, size_t count, const void *table, table_shape, const uint8_t *exponents,
+    int (*build_table)(const ring *, rows base, table_shape, uint64_t *table);
+    int (*table_powers)(const ring *, size_t count, const uint64_t *table, table_shape, const uint8_t *exponents,
                         messages, uint8_t *out);
     int (*product)(const ring *, size_t count, size_t batch_count, const uint8_t *const *batches, uint8_t *out);
 } backend;

@@ -1,4 +1,6 @@
-/* AVX-512 IFMA: eight lanes of 52-bit limbs. */
+/* AVX-512 IFMA: eight lanes, multiplied by vpmadd52. */
+#include "batch.h"
+
 #if defined(__x86_64__) && defined(__GNUC__)
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512ifma"))), apply_to = function)
@@ -6,19 +8,22 @@
 #pragma GCC target("avx512f,avx512dq,avx512ifma")
 #endif
 #include <immintrin.h>
-#include <stdint.h>
 
 #define LANES 8
-#define MAX_LIMBS 80
-#define MAX_BITS 52
+#define QUOTIENT_BY_BLOCK 0
 typedef uint64_t V __attribute__((vector_size(8 * LANES)));
-typedef uint64_t WORD;
+typedef V F;
 
+#define LO_OFFSET UINT64_C(0)
+#define HI_OFFSET UINT64_C(0)
+#define FACTOR(x) (x)
+#define FACTORS(room, x, count) ((void)(room), (x))
 #define LO(c, x, y) ((V)_mm512_madd52lo_epu64((__m512i)(c), (__m512i)(x), (__m512i)(y)))
 #define HI(c, x, y) ((V)_mm512_madd52hi_epu64((__m512i)(c), (__m512i)(x), (__m512i)(y)))
-#define LOW(x, y, f) LO((V){0}, x, y)
+#define MULTIPLY(lo, hi, x, y) ((lo) = LO(lo, x, y), (hi) = HI(hi, x, y))
+#define LOW(x, y) LO((V){0}, x, y)
 
-/* 8x8: pairs of 64-bit words, then pairs of 128-bit halves, then of 256-bit halves. */
+/* 8x8: words of two rows side by side, then of four rows, then of eight. */
 static inline void transpose(V *out, const V *in) {
     __m512i a[8], b[8];
     for (int i = 0; i < 8; i += 2) {
@@ -36,8 +41,6 @@ static inline void transpose(V *out, const V *in) {
     }
 }
 
-static inline V widen(const WORD *words) { return (V)_mm512_loadu_si512(words); }
-
 #include "kernels.h"
 #include "operations.h"
 #include "products.h"
@@ -52,11 +55,9 @@ static int usable(void) {
 }
 
 const backend dapfl_ifma = {
-    "ifma",  LANES,  MAX_LIMBS, MAX_BITS,    0,            sizeof(WORD),
-    usable, powers, quotients, build_table, table_powers, product,
+    "ifma", LANES, usable, powers, quotients, build_table, table_powers, product,
 };
 #else
-#include "batch.h"
 static int usable(void) { return 0; }
-const backend dapfl_ifma = {"ifma", 8, 0, 52, 0, 8, usable, NULL, NULL, NULL, NULL, NULL};
+const backend dapfl_ifma = {"ifma", 0, usable, NULL, NULL, NULL, NULL, NULL};
 #endif

@@ -1,13 +1,13 @@
-/* The arithmetic of one backend, which defines before including this file:
- *   LANES, V (a vector of LANES uint64_t), MAX_LIMBS, WORD (the type of a limb in a table)
- *   LO(c, x, y)   c + the low limb of x*y          (for limbs that fill 52 bits)
- *   HI(c, x, y)   c + the high limb of x*y         or c + x*y and c, where a product fits 64 bits
- *   LOW(x, y, f)  the low limb of x*y in the field f
- *   transpose(out, in)   out[i][lane] = in[lane][i], for LANES vectors
- *   widen(words)         LANES table words as a vector
+/* The arithmetic of one backend, on LANES numbers in lockstep. A backend defines, before including this file:
+ *   LANES, V               a vector of LANES uint64_t
+ *   F, FACTORS(f, x, k)    a limb as a factor; the k limbs x as factors, stored in f unless V and F are one
+ *   MULTIPLY(lo, hi, x, y) lo += the low limb of x*y + LO_OFFSET, hi += the high limb + HI_OFFSET
+ *   QUOTIENT_BY_BLOCK      1, or 0 and LOW(x, y): the low limb of x*y, without an offset, for any 64-bit x
+ *   FACTOR(x)              one limb as a factor
+ *   transpose(out, in)     out[i][lane] = in[lane][i], for LANES vectors
  *
- * Limbs of numbers at rest are below 2^bits. Columns of a product under way hold sums of up to 3K
- * limb products and stay below 2^64: module.c refuses rings for which they would not.
+ * Limbs at rest are below 2^52. Columns of a product under way are sums of limbs of products, up to 6K of them,
+ * and stay far below 2^64.
  */
 #include "batch.h"
 
@@ -23,10 +23,13 @@ INLINE V all(uint64_t x) { return ZERO + x; }
 /* ---- limbs ------------------------------------------------------------------------------------ */
 
 typedef struct {
-    int K, bits;
-    V mask, minus_inverse;
+    int K;
+    F minus_inverse[4]; /* -1/root mod 2^(4*52) */
+    F factors[MAX_LIMBS]; /* of the root */
     V root[MAX_LIMBS], cover[MAX_LIMBS];
 } field;
+
+static const uint64_t MASK = (UINT64_C(1) << BITS) - 1;
 
 static void spread(int count, V *out, const uint64_t *limbs) {
     for (int j = 0; j < count; j++) out[j] = all(limbs[j]);
@@ -34,11 +37,10 @@ static void spread(int count, V *out, const uint64_t *limbs) {
 
 static void prepare(field *f, const ring *r) {
     f->K = r->limbs;
-    f->bits = r->bits;
-    f->mask = all((UINT64_C(1) << r->bits) - 1);
-    f->minus_inverse = all(r->minus_inverse);
+    for (int j = 0; j < 4; j++) f->minus_inverse[j] = FACTOR(all(r->minus_inverse[j]));
     spread(f->K, f->root, r->root);
     spread(f->K, f->cover, r->cover);
+    for (int j = 0; j < f->K; j++) f->factors[j] = FACTOR(f->root[j]);
 }
 
 static void clear(int count, V *x) {
@@ -46,120 +48,163 @@ static void clear(int count, V *x) {
 }
 
 /* Carries from unsigned columns; what leaves the top is dropped. */
-static void carry(const field *f, int count, V *out, const V *columns) {
+INLINE void carry(int count, V *out, const V *columns) {
     V c = ZERO;
     for (int j = 0; j < count; j++) {
         V x = columns[j] + c;
-        out[j] = x & f->mask;
-        c = x >> f->bits;
+        out[j] = x & MASK;
+        c = x >> BITS;
     }
 }
 
 /* x - y, dropping the borrow: all ones in the lanes where x < y. */
-static V subtract(const field *f, int count, V *out, const V *x, const V *y) {
+static V subtract(int count, V *out, const V *x, const V *y) {
     V borrow = ZERO;
     for (int j = 0; j < count; j++) {
         V d = x[j] - y[j] - borrow;
         borrow = d >> 63;
-        out[j] = d & f->mask;
+        out[j] = d & MASK;
     }
     return ZERO - borrow;
 }
 
-/* Subtract the modulus once where x is not below it, without branching. */
-static void reduce_once(const field *f, int count, V *x, const V *modulus) {
+/* Subtract the modulus once where x is not below it, without branching. All ones where it was below. */
+static V reduce_once(int count, V *x, const V *modulus) {
     V d[2 * MAX_LIMBS];
-    V below = subtract(f, count, d, x, modulus);
+    V below = subtract(count, d, x, modulus);
     for (int j = 0; j < count; j++) x[j] = (x[j] & below) | (d[j] & ~below);
+    return below;
 }
 
 /* ---- products --------------------------------------------------------------------------------- */
 
-/* Columns 4 .. count+3 of t += a[0..count) * (b0 + b1*2^bits + b2*.. + b3*..); count is a multiple of 4. */
-INLINE void body(V *t, const V *a, int count, V b0, V b1, V b2, V b3) {
-    V w1 = a[3], w2 = a[2], w3 = a[1], w4 = a[0];
-    (void)w4; /* used by HI, if there is one */
+/* One product less its offsets. */
+INLINE void add_product(V *lo, V *hi, F x, F y) {
+    MULTIPLY(*lo, *hi, x, y);
+    *lo -= LO_OFFSET, *hi -= HI_OFFSET;
+}
+
+/* Columns 4 .. count+3 of t += a[0..count) * (b0 + b1*2^52 + b2*.. + b3*..), where `up` comes from column 3.
+ * count is a multiple of 4. */
+INLINE void body(V *restrict t, const F *restrict a, int count, F b0, F b1, F b2, F b3, V up) {
+    F w1 = a[3], w2 = a[2], w3 = a[1];
+    const V offsets = all(4 * LO_OFFSET + 4 * HI_OFFSET);
+    up += 4 * HI_OFFSET;
+    for (int j = 4; j < count; j += 4) {
 #pragma GCC unroll 4
-    for (int j = 4; j < count; j++) {
-        V w0 = a[j], x = t[j], y = ZERO;
-        x = LO(x, w0, b0), y = HI(y, w1, b0);
-        x = LO(x, w1, b1), y = HI(y, w2, b1);
-        x = LO(x, w2, b2), y = HI(y, w3, b2);
-        x = LO(x, w3, b3), y = HI(y, w4, b3);
-        t[j] = x + y;
-        w4 = w3, w3 = w2, w2 = w1, w1 = w0;
+        for (int k = j; k < j + 4; k++) {
+            F w0 = a[k];
+            V x = t[k] + up - offsets;
+            up = ZERO;
+            MULTIPLY(x, up, w0, b0);
+            MULTIPLY(x, up, w1, b1);
+            MULTIPLY(x, up, w2, b2);
+            MULTIPLY(x, up, w3, b3);
+            t[k] = x;
+            w3 = w2, w2 = w1, w1 = w0;
+        }
     }
-    t += count;
-    t[0] = LO(LO(LO(t[0], w1, b1), w2, b2), w3, b3) + HI(HI(HI(HI(ZERO, w1, b0), w2, b1), w3, b2), w4, b3);
-    t[1] = LO(LO(t[1], w1, b2), w2, b3) + HI(HI(HI(ZERO, w1, b1), w2, b2), w3, b3);
-    t[2] = LO(t[2], w1, b3) + HI(HI(ZERO, w1, b2), w2, b3);
-    t[3] = HI(t[3], w1, b3);
+    V t0 = t[count] + up - 4 * HI_OFFSET, t1 = t[count + 1], t2 = t[count + 2], t3 = t[count + 3];
+    add_product(&t0, &t1, w1, b1), add_product(&t0, &t1, w2, b2), add_product(&t0, &t1, w3, b3);
+    add_product(&t1, &t2, w1, b2), add_product(&t1, &t2, w2, b3);
+    add_product(&t2, &t3, w1, b3);
+    t[count] = t0, t[count + 1] = t1, t[count + 2] = t2, t[count + 3] = t3;
 }
 
 /* t[0 .. count+4) += a[0..count) * b[0..4) */
-static void accumulate(V *t, const V *a, int count, const V *b) {
-    V b0 = b[0], b1 = b[1], b2 = b[2], b3 = b[3];
-    t[0] = LO(t[0], a[0], b0);
-    t[1] = HI(LO(LO(t[1], a[1], b0), a[0], b1), a[0], b0);
-    t[2] = LO(LO(LO(t[2], a[2], b0), a[1], b1), a[0], b2) + HI(HI(ZERO, a[1], b0), a[0], b1);
-    t[3] = LO(LO(LO(LO(t[3], a[3], b0), a[2], b1), a[1], b2), a[0], b3) +
-           HI(HI(HI(ZERO, a[2], b0), a[1], b1), a[0], b2);
-    body(t, a, count, b0, b1, b2, b3);
+static void accumulate(V *restrict t, const F *restrict a, int count, const F *b) {
+    F b0 = b[0], b1 = b[1], b2 = b[2], b3 = b[3];
+    V t0 = t[0], t1 = t[1], t2 = t[2], t3 = t[3], up = ZERO;
+    add_product(&t0, &t1, a[0], b0);
+    add_product(&t1, &t2, a[1], b0), add_product(&t1, &t2, a[0], b1);
+    add_product(&t2, &t3, a[2], b0), add_product(&t2, &t3, a[1], b1), add_product(&t2, &t3, a[0], b2);
+    add_product(&t3, &up, a[3], b0), add_product(&t3, &up, a[2], b1), add_product(&t3, &up, a[1], b2);
+    add_product(&t3, &up, a[0], b3);
+    t[0] = t0, t[1] = t1, t[2] = t2, t[3] = t3;
+    body(t, a, count, b0, b1, b2, b3, up);
 }
 
 /* t[0 .. 2*count) += a * b */
-static void multiply(int count, V *t, const V *a, const V *b) {
+static void multiply(int count, V *t, const F *a, const F *b) {
     for (int i = 0; i < count; i += 4) accumulate(t + i, a, count, b + i);
 }
 
 /* t[0 .. 2*count) = a * a: every product of two different limbs once, doubled, then the squares. */
-static void square(int count, V *t, const V *a) {
+static void square(int count, V *t, const F *a) {
     clear(2 * count, t);
     for (int i = 0; i < count; i += 4) {
-        V a0 = a[i], a1 = a[i + 1], a2 = a[i + 2], a3 = a[i + 3];
+        F a0 = a[i], a1 = a[i + 1], a2 = a[i + 2], a3 = a[i + 3];
         V *s = t + 2 * i;
-        s[1] = LO(s[1], a0, a1);
-        s[2] = HI(LO(s[2], a0, a2), a0, a1);
-        s[3] = HI(LO(LO(s[3], a0, a3), a1, a2), a0, a2);
-        s[4] = HI(HI(LO(s[4], a1, a3), a0, a3), a1, a2);
-        s[5] = HI(LO(s[5], a2, a3), a1, a3);
-        s[6] = HI(s[6], a2, a3);
+        add_product(&s[1], &s[2], a0, a1), add_product(&s[2], &s[3], a0, a2);
+        add_product(&s[3], &s[4], a0, a3), add_product(&s[3], &s[4], a1, a2);
+        add_product(&s[4], &s[5], a1, a3), add_product(&s[5], &s[6], a2, a3);
         if (i + 4 < count) accumulate(t + 2 * i + 4, a + i + 4, count - i - 4, a + i);
     }
     for (int i = 0; i < count; i++) {
-        t[2 * i] = LO(t[2 * i] + t[2 * i], a[i], a[i]);
-        t[2 * i + 1] = HI(t[2 * i + 1] + t[2 * i + 1], a[i], a[i]);
+        V lo = t[2 * i] + t[2 * i], hi = t[2 * i + 1] + t[2 * i + 1];
+        add_product(&lo, &hi, a[i], a[i]);
+        t[2 * i] = lo, t[2 * i + 1] = hi;
     }
 }
+
+/* The four limbs m for which c + m*root is a multiple of 2^(4*52), from the four lowest columns c. */
+#if QUOTIENT_BY_BLOCK
+/* m = c * (-1/root) at once: twice the products, but hardly any that wait for another. */
+INLINE void quotient_limbs(const field *f, V *c, V *m, F *factors, V *up) {
+    const F *n = f->factors, *i = f->minus_inverse;
+    V s[4] = {ZERO, ZERO, ZERO, ZERO}, beyond = ZERO;
+    carry(4, m, c);
+    F x0 = FACTOR(m[0]), x1 = FACTOR(m[1]), x2 = FACTOR(m[2]), x3 = FACTOR(m[3]);
+    add_product(&s[0], &s[1], x0, i[0]);
+    add_product(&s[1], &s[2], x0, i[1]), add_product(&s[1], &s[2], x1, i[0]);
+    add_product(&s[2], &s[3], x0, i[2]), add_product(&s[2], &s[3], x1, i[1]), add_product(&s[2], &s[3], x2, i[0]);
+    add_product(&s[3], &beyond, x0, i[3]), add_product(&s[3], &beyond, x1, i[2]);
+    add_product(&s[3], &beyond, x2, i[1]), add_product(&s[3], &beyond, x3, i[0]);
+    carry(4, m, s);
+    for (int j = 0; j < 4; j++) factors[j] = FACTOR(m[j]);
+    add_product(&c[0], &c[1], n[0], factors[0]);
+    add_product(&c[1], &c[2], n[1], factors[0]), add_product(&c[1], &c[2], n[0], factors[1]);
+    add_product(&c[2], &c[3], n[2], factors[0]), add_product(&c[2], &c[3], n[1], factors[1]);
+    add_product(&c[2], &c[3], n[0], factors[2]);
+    add_product(&c[3], up, n[3], factors[0]), add_product(&c[3], up, n[2], factors[1]);
+    add_product(&c[3], up, n[1], factors[2]), add_product(&c[3], up, n[0], factors[3]);
+    for (int j = 0; j < 3; j++) c[j + 1] += c[j] >> BITS;
+    *up += c[3] >> BITS;
+}
+#else
+/* Limb by limb: each m clears its column and leaves a carry. */
+INLINE void quotient_limbs(const field *f, V *c, V *m, F *factors, V *up) {
+    const F *n = f->factors;
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        m[j] = LOW(c[j], f->minus_inverse[0]);
+        factors[j] = FACTOR(m[j]);
+#pragma GCC unroll 4
+        for (int k = j; k < 4; k++) add_product(&c[k], k < 3 ? &c[k + 1] : up, n[k - j], factors[j]);
+        *(j < 3 ? &c[j + 1] : up) += c[j] >> BITS;
+    }
+}
+#endif
 
 /* out = t / R modulo root, below 2*root for t < R*root; q[] receives the limbs of the multiple of
  * the root that was added: t + q*root = R*out. */
 static void montgomery(const field *f, V *out, V *t, V *q) {
-    const int K = f->K, bits = f->bits;
-    const V *n = f->root, inverse = f->minus_inverse;
-    V n0 = n[0], n1 = n[1], n2 = n[2], n3 = n[3];
-    for (int i = 0; i < K; i += 4, t += 4) {
-        V x = t[0];
-        V m0 = LOW(x, inverse, f);
-        x = HI(LO(t[1] + (LO(x, n0, m0) >> bits), n1, m0), n0, m0);
-        V m1 = LOW(x, inverse, f);
-        x = HI(HI(LO(LO(t[2] + (LO(x, n0, m1) >> bits), n2, m0), n1, m1), n1, m0), n0, m1);
-        V m2 = LOW(x, inverse, f);
-        x = LO(LO(LO(t[3] + (LO(x, n0, m2) >> bits), n3, m0), n2, m1), n1, m2);
-        x = HI(HI(HI(x, n2, m0), n1, m1), n0, m2);
-        V m3 = LOW(x, inverse, f);
-        t[4] += LO(x, n0, m3) >> bits;
-        body(t, n, K, m0, m1, m2, m3);
-        if (q) q[i] = m0, q[i + 1] = m1, q[i + 2] = m2, q[i + 3] = m3;
+    for (int i = 0; i < f->K; i += 4, t += 4) {
+        V c[4] = {t[0], t[1], t[2], t[3]}, m[4], up = ZERO;
+        F factors[4];
+        quotient_limbs(f, c, m, factors, &up);
+        body(t, f->factors, f->K, factors[0], factors[1], factors[2], factors[3], up);
+        if (q) memcpy(q + i, m, sizeof m);
     }
-    carry(f, K, out, t);
+    carry(f->K, out, t);
 }
 
 /* out = a*b/R modulo root. */
 static void residue_multiply(const field *f, V *out, const V *a, const V *b) {
     V t[2 * MAX_LIMBS];
+    F fa[MAX_LIMBS], fb[MAX_LIMBS];
     clear(2 * f->K, t);
-    multiply(f->K, t, a, b);
+    multiply(f->K, t, FACTORS(fa, a, f->K), FACTORS(fb, b, f->K));
     montgomery(f, out, t, NULL);
 }
 
@@ -174,12 +219,14 @@ static void open_upper(const field *f, V *t, const V *q) {
 static void pair_multiply(const field *f, V *out, const V *a, const V *b) {
     const int K = f->K;
     V t[2 * MAX_LIMBS], q[MAX_LIMBS], low[MAX_LIMBS];
+    F a_room[2 * MAX_LIMBS], b_room[2 * MAX_LIMBS];
+    const F *fa = FACTORS(a_room, a, 2 * K), *fb = FACTORS(b_room, b, 2 * K);
     clear(2 * K, t);
-    multiply(K, t, a, b);
+    multiply(K, t, fa, fb);
     montgomery(f, low, t, q);
     open_upper(f, t, q);
-    multiply(K, t, a, b + K);
-    multiply(K, t, a + K, b);
+    multiply(K, t, fa, fb + K);
+    multiply(K, t, fa + K, fb);
     montgomery(f, out + K, t, NULL);
     memcpy(out, low, sizeof(V) * (size_t)K);
 }
@@ -187,12 +234,14 @@ static void pair_multiply(const field *f, V *out, const V *a, const V *b) {
 static void pair_square(const field *f, V *x) {
     const int K = f->K;
     V t[2 * MAX_LIMBS], q[MAX_LIMBS], low[MAX_LIMBS], twice[MAX_LIMBS];
-    square(K, t, x);
+    F room[MAX_LIMBS], twice_room[MAX_LIMBS];
+    const F *fx = FACTORS(room, x, K);
+    square(K, t, fx);
     montgomery(f, low, t, q);
     for (int j = 0; j < K; j++) twice[j] = x[K + j] + x[K + j];
-    carry(f, K, twice, twice);
+    carry(K, twice, twice);
     open_upper(f, t, q);
-    multiply(K, t, x, twice);
+    multiply(K, t, fx, FACTORS(twice_room, twice, K));
     montgomery(f, x + K, t, NULL);
     memcpy(x, low, sizeof(V) * (size_t)K);
 }

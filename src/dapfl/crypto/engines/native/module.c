@@ -5,12 +5,24 @@
 
 #include "batch.h"
 
+#include <fenv.h>
 #include <string.h>
 
 static const backend *const BACKENDS[] = {&dapfl_ifma, &dapfl_avx2, &dapfl_portable};
 #define BACKEND_COUNT (sizeof BACKENDS / sizeof BACKENDS[0])
 #define MAX_BATCHES 4096
 #define MAX_EXPONENT 4096
+
+/* Backends count on rounding toward zero (avx2.c); the caller's rounding is put back. */
+#define WITHOUT_LOCK(call)              \
+    do {                                \
+        Py_BEGIN_ALLOW_THREADS          \
+        int rounding = fegetround();    \
+        fesetround(FE_TOWARDZERO);      \
+        call;                           \
+        fesetround(rounding);           \
+        Py_END_ALLOW_THREADS            \
+    } while (0)
 
 static const backend *find_backend(const char *name) {
     for (size_t i = 0; i < BACKEND_COUNT; i++)
@@ -25,19 +37,16 @@ static int refuse(const char *what) {
 }
 
 /* The words of a ring in the order of batch.h, after a header of RING_HEADER words. */
-static int read_ring(const backend *b, const Py_buffer *view, ring *r) {
+static int read_ring(const Py_buffer *view, ring *r) {
     const uint64_t *word = view->buf;
     if ((size_t)view->len < RING_HEADER * 8 || (uintptr_t)view->buf % 8) return refuse("ring");
-    uint64_t K = word[0], bits = word[1], root_bytes = word[2], modulus_bytes = word[3], cut = word[4];
-    if (K < 4 || K % 4 || K > (uint64_t)b->max_limbs || bits < 16 || bits > (uint64_t)b->max_bits)
-        return refuse("ring");
-    /* A column takes 3K products of limbs and some carries (kernels.h). */
-    if (b->whole_products ? 3 * K + 4 > UINT64_C(1) << (64 - 2 * bits) : bits != 52) return refuse("ring");
-    if (root_bytes < 1 || root_bytes > bits * K / 8) return refuse("ring");
+    uint64_t K = word[0], root_bytes = word[1], modulus_bytes = word[2], cut = word[3];
+    if (K < 4 || K % 4 || K > MAX_LIMBS) return refuse("ring");
+    if (root_bytes < 1 || root_bytes > BITS * K / 8) return refuse("ring");
     if (modulus_bytes != 2 * root_bytes && modulus_bytes != 2 * root_bytes - 1) return refuse("ring");
     if (cut > 2 * K || (size_t)view->len != 8 * (RING_HEADER + RING_WORDS(K))) return refuse("ring");
-    *r = (ring){(int)K, (int)bits, (int)root_bytes, (int)modulus_bytes, (int)cut, word[5], 0, 0, 0, 0, 0, 0};
-    r->root = word + RING_HEADER;
+    *r = (ring){(int)K, (int)root_bytes, (int)modulus_bytes, (int)cut, word + RING_HEADER, 0, 0, 0, 0, 0, 0};
+    r->root = r->minus_inverse + 4;
     r->cover = r->root + K;
     r->one = r->cover + K;
     r->lift = r->one + 2 * K;
@@ -49,7 +58,7 @@ static int read_ring(const backend *b, const Py_buffer *view, ring *r) {
 /* `view` must be count rows of `width` bytes; a row may have up to `chunks` times K limbs. */
 static int check_rows(const Py_buffer *view, size_t count, Py_ssize_t width, const ring *r, int chunks,
                       const char *what) {
-    if (width < 1 || 8 * (size_t)width > (size_t)chunks * (size_t)(r->limbs * r->bits)) return refuse(what);
+    if (width < 1 || 8 * (size_t)width > (size_t)chunks * (size_t)(r->limbs * BITS)) return refuse(what);
     return (size_t)view->len == count * (size_t)width && (size_t)view->len / (size_t)width == count ? 1 : refuse(what);
 }
 
@@ -87,9 +96,8 @@ static int read_shape(Py_ssize_t window, Py_ssize_t spacing, Py_ssize_t exponent
     return 1;
 }
 
-static int check_table(const Py_buffer *view, table_shape shape, const backend *b, const ring *r) {
-    size_t size = (shape.rows << shape.window) * 2 * (size_t)r->limbs * b->table_word;
-    return (uintptr_t)view->buf % b->table_word == 0 && (size_t)view->len == size ? 1 : refuse("table");
+static int check_table(const Py_buffer *view, table_shape shape, const ring *r) {
+    return check_words(view, (shape.rows << shape.window) * 2 * (size_t)r->limbs, "table");
 }
 
 static void release(Py_buffer *views, size_t count) {
@@ -111,8 +119,7 @@ static PyObject *backends(PyObject *self, PyObject *unused) {
     for (size_t i = 0; list && i < BACKEND_COUNT; i++) {
         const backend *b = BACKENDS[i];
         if (!b->usable()) continue;
-        PyObject *item = Py_BuildValue("(siiiin)", b->name, b->lanes, b->max_limbs, b->max_bits, b->whole_products,
-                                       (Py_ssize_t)b->table_word);
+        PyObject *item = Py_BuildValue("(si)", b->name, b->lanes);
         if (!item || PyList_Append(list, item)) Py_CLEAR(list);
         Py_XDECREF(item);
     }
@@ -133,13 +140,11 @@ static PyObject *powers(PyObject *self, PyObject *args) {
     messages m;
     size_t count = width > 0 ? (size_t)v[1].len / (size_t)width : 0, bits = 0;
     int status = 0;
-    int ran = b && read_ring(b, &v[0], &r) && check_rows(&v[1], count, width, &r, MAX_CHUNKS, "bases") &&
+    int ran = b && read_ring(&v[0], &r) && check_rows(&v[1], count, width, &r, MAX_CHUNKS, "bases") &&
               (bits = exponent_bits(&v[2])) && read_messages(&v[3], message_width, &v[4], count, &r, &m) &&
               check_rows(&v[5], count, r.modulus_bytes, &r, 2, "out");
     if (ran) {
-        Py_BEGIN_ALLOW_THREADS
-        status = b->powers(&r, count, (rows){v[1].buf, (size_t)width}, v[2].buf, bits, m, v[5].buf);
-        Py_END_ALLOW_THREADS
+        WITHOUT_LOCK(status = b->powers(&r, count, (rows){v[1].buf, (size_t)width}, v[2].buf, bits, m, v[5].buf));
     }
     return finish(ran, status, v, 6);
 }
@@ -155,13 +160,11 @@ static PyObject *quotients(PyObject *self, PyObject *args) {
     ring r;
     size_t count = width > 0 ? (size_t)v[1].len / (size_t)width : 0, bits = 0, bad = 0;
     int status = 0;
-    int ran = b && read_ring(b, &v[0], &r) && check_rows(&v[1], count, width, &r, MAX_CHUNKS, "bases") &&
+    int ran = b && read_ring(&v[0], &r) && check_rows(&v[1], count, width, &r, MAX_CHUNKS, "bases") &&
               (bits = exponent_bits(&v[2])) && check_words(&v[3], (size_t)r.limbs, "scale") &&
               check_rows(&v[4], count, r.root_bytes, &r, 2, "out");
     if (ran) {
-        Py_BEGIN_ALLOW_THREADS
-        status = b->quotients(&r, count, (rows){v[1].buf, (size_t)width}, v[2].buf, bits, v[3].buf, v[4].buf, &bad);
-        Py_END_ALLOW_THREADS
+        WITHOUT_LOCK(status = b->quotients(&r, count, (rows){v[1].buf, (size_t)width}, v[2].buf, bits, v[3].buf, v[4].buf, &bad));
     }
     PyObject *done = finish(ran, status, v, 5);
     Py_XDECREF(done);
@@ -180,12 +183,10 @@ static PyObject *build_table(PyObject *self, PyObject *args) {
     ring r;
     table_shape shape;
     int status = 0;
-    int ran = b && read_ring(b, &v[0], &r) && check_rows(&v[1], 1, v[1].len, &r, MAX_CHUNKS, "base") &&
-              read_shape(window, spacing, exponent_bytes, &shape) && check_table(&v[2], shape, b, &r);
+    int ran = b && read_ring(&v[0], &r) && check_rows(&v[1], 1, v[1].len, &r, MAX_CHUNKS, "base") &&
+              read_shape(window, spacing, exponent_bytes, &shape) && check_table(&v[2], shape, &r);
     if (ran) {
-        Py_BEGIN_ALLOW_THREADS
-        status = b->build_table(&r, (rows){v[1].buf, (size_t)v[1].len}, shape, v[2].buf);
-        Py_END_ALLOW_THREADS
+        WITHOUT_LOCK(status = b->build_table(&r, (rows){v[1].buf, (size_t)v[1].len}, shape, v[2].buf));
     }
     return finish(ran, status, v, 3);
 }
@@ -205,15 +206,13 @@ static PyObject *table_powers(PyObject *self, PyObject *args) {
     table_shape shape;
     size_t count = exponent_bytes > 0 ? (size_t)v[2].len / (size_t)exponent_bytes : 0;
     int status = 0;
-    int ran = b && read_ring(b, &v[0], &r) && read_shape(window, spacing, exponent_bytes, &shape) &&
-              check_table(&v[1], shape, b, &r) &&
+    int ran = b && read_ring(&v[0], &r) && read_shape(window, spacing, exponent_bytes, &shape) &&
+              check_table(&v[1], shape, &r) &&
               ((size_t)v[2].len == count * (size_t)exponent_bytes || refuse("exponents")) &&
               read_messages(&v[3], message_width, &v[4], count, &r, &m) &&
               check_rows(&v[5], count, r.modulus_bytes, &r, 2, "out");
     if (ran) {
-        Py_BEGIN_ALLOW_THREADS
-        status = b->table_powers(&r, count, v[1].buf, shape, v[2].buf, m, v[5].buf);
-        Py_END_ALLOW_THREADS
+        WITHOUT_LOCK(status = b->table_powers(&r, count, v[1].buf, shape, v[2].buf, m, v[5].buf));
     }
     return finish(ran, status, v, 6);
 }
@@ -231,7 +230,7 @@ static PyObject *product(PyObject *self, PyObject *args) {
     Py_buffer *views = calloc((size_t)batch_count + 1, sizeof *views);
     const uint8_t **data = calloc((size_t)batch_count + 1, sizeof *data);
     int status = views && data ? 0 : -1;
-    int ran = b && read_ring(b, &v[0], &r) &&
+    int ran = b && read_ring(&v[0], &r) &&
               (v[1].len % r.modulus_bytes == 0 && batch_count >= 1 && batch_count <= MAX_BATCHES ? 1 : refuse("out"));
     for (; ran && !status && held < batch_count; held++) {
         if (PyObject_GetBuffer(PyTuple_GET_ITEM(batches, held), &views[held], PyBUF_SIMPLE)) {
@@ -243,9 +242,7 @@ static PyObject *product(PyObject *self, PyObject *args) {
     }
     if (ran && !status) {
         size_t count = (size_t)(v[1].len / r.modulus_bytes);
-        Py_BEGIN_ALLOW_THREADS
-        status = b->product(&r, count, (size_t)batch_count, data, v[1].buf);
-        Py_END_ALLOW_THREADS
+        WITHOUT_LOCK(status = b->product(&r, count, (size_t)batch_count, data, v[1].buf));
     }
     if (views) release(views, (size_t)held);
     free(views);
@@ -254,7 +251,7 @@ static PyObject *product(PyObject *self, PyObject *args) {
 }
 
 static PyMethodDef METHODS[] = {
-    {"backends", backends, METH_NOARGS, "(name, lanes, max_limbs, max_bits, whole_products, table_word) of each usable backend"},
+    {"backends", backends, METH_NOARGS, "(name, lanes) of each backend that this CPU can run"},
     {"powers", powers, METH_VARARGS, "powers of many bases with one exponent"},
     {"quotients", quotients, METH_VARARGS, "L(base^exponent)*scale of many bases"},
     {"build_table", build_table, METH_VARARGS, "a table of powers of one base"},

@@ -7,15 +7,15 @@
 /* ---- rows of bytes <-> limbs ------------------------------------------------------------------- */
 
 /* 64-bit words of the widest row, one to spare for the word after a limb, a multiple of LANES. */
-#define MAX_WORDS (((MAX_CHUNKS * MAX_LIMBS * MAX_BITS + 63) / 64 + LANES) / LANES * LANES)
+#define MAX_uint64_tS (((MAX_CHUNKS * MAX_LIMBS * BITS + 63) / 64 + LANES) / LANES * LANES)
 
 INLINE size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 /* The limbs of the rows first .. first+LANES, which they must hold; rows from `count` on read as zero. */
-static void load(const field *f, rows in, size_t first, size_t count, int limbs, V *out) {
-    uint64_t buffer[LANES][MAX_WORDS];
-    V words[MAX_WORDS];
-    int used = (limbs * f->bits + 63) / 64 + 1;
+static void load(rows in, size_t first, size_t count, int limbs, V *out) {
+    uint64_t buffer[LANES][MAX_uint64_tS];
+    V words[MAX_uint64_tS];
+    int used = (limbs * BITS + 63) / 64 + 1;
     size_t size = 8 * (size_t)((used + LANES - 1) / LANES * LANES);
     for (size_t lane = 0; lane < LANES; lane++) {
         size_t width = first + lane < count ? in.width : 0;
@@ -28,25 +28,25 @@ static void load(const field *f, rows in, size_t first, size_t count, int limbs,
         transpose(&words[i], block);
     }
     for (int j = 0; j < limbs; j++) {
-        int word = j * f->bits / 64, shift = j * f->bits % 64;
+        int word = j * BITS / 64, shift = j * BITS % 64;
         V x = words[word] >> shift;
-        if (shift + f->bits > 64) x |= words[word + 1] << (64 - shift);
-        out[j] = x & f->mask;
+        if (shift + BITS > 64) x |= words[word + 1] << (64 - shift);
+        out[j] = x & MASK;
     }
 }
 
 /* The rows first .. first+LANES below `count`, each `width` bytes, from limbs that fit them. */
-static void store(const field *f, const V *limbs, int limb_count, size_t first, size_t count, uint8_t *out,
+static void store(const V *limbs, int limb_count, size_t first, size_t count, uint8_t *out,
                   size_t width) {
-    uint64_t buffer[LANES][MAX_WORDS];
-    V words[MAX_WORDS];
+    uint64_t buffer[LANES][MAX_uint64_tS];
+    V words[MAX_uint64_tS];
     size_t active = smaller(LANES, count - first);
-    int used = (limb_count * f->bits + 63) / 64 + 1;
+    int used = (limb_count * BITS + 63) / 64 + 1;
     clear((used + LANES - 1) / LANES * LANES, words);
     for (int j = 0; j < limb_count; j++) {
-        int word = j * f->bits / 64, shift = j * f->bits % 64;
+        int word = j * BITS / 64, shift = j * BITS % 64;
         words[word] |= limbs[j] << shift;
-        if (shift + f->bits > 64) words[word + 1] |= limbs[j] >> (64 - shift);
+        if (shift + BITS > 64) words[word + 1] |= limbs[j] >> (64 - shift);
     }
     for (int i = 0; i < used; i += LANES) {
         V block[LANES];
@@ -57,7 +57,7 @@ static void store(const field *f, const V *limbs, int limb_count, size_t first, 
 }
 
 static int chunks_of(const field *f, size_t width) {
-    size_t limbs = (8 * width + (size_t)f->bits - 1) / (size_t)f->bits;
+    size_t limbs = (8 * width + BITS - 1) / BITS;
     return (int)((limbs + (size_t)f->K - 1) / (size_t)f->K);
 }
 
@@ -67,7 +67,7 @@ static void load_pairs(const field *f, const ring *r, rows in, size_t first, siz
     const int K = f->K;
     V chunks[MAX_CHUNKS * MAX_LIMBS], x[2 * MAX_LIMBS], factor[2 * MAX_LIMBS];
     int parts = chunks_of(f, in.width);
-    load(f, in, first, count, parts * K, chunks);
+    load(in, first, count, parts * K, chunks);
     clear(2 * K, out);
     for (int i = 0; i < parts; i++) {
         memcpy(x, chunks + i * K, sizeof(V) * (size_t)K);
@@ -76,8 +76,8 @@ static void load_pairs(const field *f, const ring *r, rows in, size_t first, siz
         pair_multiply(f, x, x, factor);
         for (int j = 0; j < 2 * K; j++) out[j] += x[j];
     }
-    carry(f, K, out, out);
-    carry(f, K, out + K, out + K);
+    carry(K, out, out);
+    carry(K, out + K, out + K);
 }
 
 /* scale*m modulo root, below 4*root, not in Montgomery form; zero without messages. */
@@ -87,13 +87,13 @@ static void load_messages(const field *f, messages m, size_t first, size_t count
     clear(K, out);
     if (!m.rows.data) return;
     int parts = chunks_of(f, m.rows.width);
-    load(f, m.rows, first, count, parts * K, chunks);
+    load(m.rows, first, count, parts * K, chunks);
     for (int i = 0; i < parts; i++) {
         spread(K, factor, m.scales + i * K);
         residue_multiply(f, x, chunks + i * K, factor);
         for (int j = 0; j < K; j++) out[j] += x[j];
     }
-    carry(f, K, out, out);
+    carry(K, out, out);
 }
 
 /* Leave Montgomery form, times 1 + m*root, to the one pair with both parts below the root. */
@@ -104,12 +104,10 @@ static void leave(const field *f, V *x, const V *message) {
     factor[0] = all(1);
     memcpy(factor + K, message, sizeof(V) * (size_t)K);
     pair_multiply(f, x, x, factor);
-    V less[MAX_LIMBS];
-    V below = subtract(f, K, less, x, f->root);
-    for (int j = 0; j < K; j++) x[j] = (x[j] & below) | (less[j] & ~below);
-    x[K] += ~below & all(1);
-    carry(f, K, x + K, x + K);
-    reduce_once(f, K, x + K, f->root);
+    V below = reduce_once(K, x, f->root);
+    x[K] += ~below & 1;
+    carry(K, x + K, x + K);
+    reduce_once(K, x + K, f->root);
 }
 
 /* Write x0 + x1*root. */
@@ -118,9 +116,10 @@ static void store_pairs(const field *f, const ring *r, const V *x, size_t first,
     V t[2 * MAX_LIMBS];
     memcpy(t, x, sizeof(V) * (size_t)K);
     clear(K, t + K);
-    multiply(K, t, x + K, f->root);
-    carry(f, 2 * K, t, t);
-    store(f, t, 2 * K, first, count, out, (size_t)r->modulus_bytes);
+    F room[MAX_LIMBS];
+    multiply(K, t, FACTORS(room, x + K, K), f->factors);
+    carry(2 * K, t, t);
+    store(t, 2 * K, first, count, out, (size_t)r->modulus_bytes);
 }
 
 static V *allocate(size_t vectors) { return aligned_alloc(64, (vectors * sizeof(V) + 63) / 64 * 64); }
@@ -200,8 +199,8 @@ static int quotients(const ring *r, size_t count, rows bases, const uint8_t *exp
         for (size_t lane = smaller(LANES, count - first); lane-- > 0;)
             if (wrong[lane]) *bad = first + lane;
         residue_multiply(&f, x, x + f.K, factor);
-        reduce_once(&f, f.K, x, f.root);
-        store(&f, x, f.K, first, count, out, (size_t)r->root_bytes);
+        reduce_once(f.K, x, f.root);
+        store(x, f.K, first, count, out, (size_t)r->root_bytes);
     }
     discard(table, room);
     return 0;
@@ -209,13 +208,12 @@ static int quotients(const ring *r, size_t count, rows bases, const uint8_t *exp
 
 /* ---- powers of one base -------------------------------------------------------------------------- */
 
-static int build_table(const ring *r, rows base, table_shape shape, void *memory) {
+static int build_table(const ring *r, rows base, table_shape shape, uint64_t *table) {
     field f;
     prepare(&f, r);
     const size_t count = 2 * (size_t)f.K, digits = (size_t)1 << shape.window;
-    WORD *table = memory;
     V x[2 * MAX_LIMBS], power_of_base[2 * MAX_LIMBS];
-    WORD *row_bases = malloc(shape.rows * count * sizeof(WORD));
+    uint64_t *row_bases = malloc(shape.rows * count * sizeof(uint64_t));
     if (!row_bases) return -1;
     load_pairs(&f, r, base, 0, 1, x);
     for (size_t row = 0; row < shape.rows; row++) {
@@ -225,7 +223,7 @@ static int build_table(const ring *r, rows base, table_shape shape, void *memory
         V one[2 * MAX_LIMBS];
         spread((int)count, one, r->one);
         pair_multiply(&f, power_of_base, x, one);
-        for (size_t j = 0; j < count; j++) row_bases[row * count + j] = (WORD)power_of_base[j][0];
+        for (size_t j = 0; j < count; j++) row_bases[row * count + j] = power_of_base[j][0];
     }
     for (size_t row = 0; row < shape.rows; row += LANES) {
         size_t active = smaller(LANES, shape.rows - row);
@@ -237,8 +235,8 @@ static int build_table(const ring *r, rows base, table_shape shape, void *memory
         for (size_t digit = 0; digit < digits; digit++) {
             if (digit) pair_multiply(&f, x, x, power_of_base);
             for (size_t lane = 0; lane < active; lane++) {
-                WORD *entry = table + ((row + lane) * digits + digit) * count;
-                for (size_t j = 0; j < count; j++) entry[j] = (WORD)x[j][lane];
+                uint64_t *entry = table + ((row + lane) * digits + digit) * count;
+                for (size_t j = 0; j < count; j++) entry[j] = x[j][lane];
             }
         }
     }
@@ -247,29 +245,29 @@ static int build_table(const ring *r, rows base, table_shape shape, void *memory
 }
 
 /* The entries of one row that the lanes want, and the digits they are found by. */
-static void locate(const WORD *table, table_shape shape, size_t count, size_t row, size_t digit_index,
-                   const uint8_t *const *exponents, const WORD **entries) {
+static void locate(const uint64_t *table, table_shape shape, size_t count, size_t row, size_t digit_index,
+                   const uint8_t *const *exponents, const uint64_t **entries) {
     for (int lane = 0; lane < LANES; lane++) {
         const uint8_t *e = exponents[lane];
         size_t digit = shape.window == 8 ? e[digit_index] : e[digit_index / 2] >> (digit_index % 2 * 4) & 15;
         entries[lane] = table + ((row << shape.window) + digit) * count;
-        for (size_t byte = 0; byte < count * sizeof(WORD); byte += 64)
+        for (size_t byte = 0; byte < count * sizeof(uint64_t); byte += 64)
             __builtin_prefetch((const char *)entries[lane] + byte);
     }
 }
 
-static void gather(size_t count, V *out, const WORD *const *entries) {
+static void gather(size_t count, V *out, const uint64_t *const *entries) {
     for (size_t j = 0; j < count; j += LANES) {
         V block[LANES];
-        for (int lane = 0; lane < LANES; lane++) block[lane] = widen(entries[lane] + j);
+        for (int lane = 0; lane < LANES; lane++) memcpy(&block[lane], entries[lane] + j, sizeof(V));
         transpose(out + j, block);
     }
 }
 
-static void table_power(const field *f, const WORD *table, table_shape shape, const uint8_t *const *exponents,
+static void table_power(const field *f, const uint64_t *table, table_shape shape, const uint8_t *const *exponents,
                         V *x) {
     const size_t count = 2 * (size_t)f->K, digits = 8 * shape.exponent_bytes / (size_t)shape.window;
-    const WORD *entries[LANES];
+    const uint64_t *entries[LANES];
     V factor[2 * MAX_LIMBS], *into = x; /* the first entry is where the product starts */
     for (size_t start = shape.spacing; start-- > 0;) {
         if (into != x)
@@ -286,7 +284,7 @@ static void table_power(const field *f, const WORD *table, table_shape shape, co
     }
 }
 
-static int table_powers(const ring *r, size_t count, const void *table, table_shape shape,
+static int table_powers(const ring *r, size_t count, const uint64_t *table, table_shape shape,
                         const uint8_t *exponents, messages m, uint8_t *out) {
     field f;
     prepare(&f, r);
