@@ -122,12 +122,12 @@ class Small:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        width = (KEY_BITS - 1) // 8
+        if self.encryption == "paillier":
+            self.keys = self.keys or insecure_keys()
+        width = self.keys[0].pk_cs_enc.plaintext_bytes if self.keys else (KEY_BITS - 1) // 8
         codec = codec_named(self.codec, Bounds(max_samples=100, max_clients=self.clients), width)
         self.shape = Shape(codec, SEGMENTS, self.min_cohort)
         self.store = ModelStore()
-        if self.encryption == "paillier":
-            self.keys = self.keys or insecure_keys()
         self.federation_id = self.keys[0].federation if self.keys else OPEN
         ids = range(1, self.clients + 1)
         self.parts: dict[ClientId, Client] = {i: self.client(i) for i in ids}

@@ -1,6 +1,9 @@
 import numpy as np
 import pytest
 
+from dapfl.config import CryptoConfig
+from dapfl.crypto.engine import available_engines
+from dapfl.federation.kdc import generate
 from dapfl.federation.records import RoundRecord
 from tests.federation.small import (
     Broken,
@@ -46,6 +49,28 @@ def test_encryption_and_envelope_change_no_bit_of_the_model(codec, carried):
     assert (plain != initial_weights()).any()
     np.testing.assert_array_equal(plain, weights(envelope="hybrid"))
     np.testing.assert_array_equal(plain, weights(envelope="paillier"))
+
+
+def test_keys_of_full_size_and_either_generator_change_no_bit_either():
+    plain = Small(clients=3, encryption="none")
+    plain.play(2)
+    for crypto in (
+        CryptoConfig(),
+        CryptoConfig(key_bits=512, generator="random", randomness="full", allow_insecure_small_keys=True),
+    ):
+        full = Small(clients=3, keys=generate(3, crypto))
+        assert [record.participants for record in full.play(2)] == [3, 3]
+        np.testing.assert_array_equal(full.federation.weights, plain.federation.weights)
+
+
+@pytest.mark.parametrize("engine", available_engines())
+def test_engines_change_no_bit_of_the_model(engine):
+    plain = Small(clients=3, encryption="none")
+    plain.play(2)
+    crypto = CryptoConfig(key_bits=1024, engine=engine, allow_insecure_small_keys=True)
+    other = Small(clients=3, keys=generate(3, crypto))
+    other.play(2)
+    np.testing.assert_array_equal(other.federation.weights, plain.federation.weights)
 
 
 def test_carried_and_separate_requests_give_the_same_lines():
