@@ -132,7 +132,7 @@ def test_a_new_round_appears_without_reload_and_the_page_outlives_the_run(tab, r
         assert "Round 6" in event
         assert "the signature is not this sender's" in page.locator("[data-client='4'] .why").inner_text()
         (run / "manifest.json").write_text(json.dumps(manifest(rounds=8)))
-        page.wait_for_selector("#status >> text=Finished")
+        page.locator("#status", has_text="Finished").wait_for()
         assert page.evaluate("window.stillTheSamePage")
 
 
@@ -146,7 +146,7 @@ def test_a_half_written_round_changes_nothing_until_it_is_whole(tab, run):
             file.flush()
             longer = {**manifest(rounds=9), "status": "running"}
             (run / "manifest.json").write_text(json.dumps(longer))  # is seen after the half line
-            page.wait_for_selector("#round >> text=5 of 9")
+            page.locator("#round", has_text="5 of 9").wait_for()
             assert page.get_attribute("body", "data-rounds") == "5"
             file.write(text[500:])
         wait_rounds(page, 6)
@@ -173,11 +173,11 @@ def test_the_page_comes_back_after_its_server_did(tab, run):
         page = tab(f"http://127.0.0.1:{port}/")
         wait_rounds(page, 5)
     with tab.allowing_a_lost_server():
-        page.wait_for_selector("#status >> text=Connection lost")
+        page.locator("#status", has_text="Connection lost").wait_for()
         append(run, rounds(count=6)[5])
         with serving(run, port):
             wait_rounds(page, 6)
-            page.wait_for_selector("#status >> text=Running")
+            page.locator("#status", has_text="Running").wait_for()
             assert len(traces(page, "#chart-loss")["loss"][0]) == 6
 
 

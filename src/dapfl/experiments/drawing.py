@@ -100,7 +100,11 @@ def round_axis(*panels: Axes) -> None:
 
 
 def log_axis(axes: Axes) -> None:
-    """A logarithmic axis with plain numbers at 1, 2 and 5."""
+    """A logarithmic axis with plain numbers at 1, 2 and 5, where the curves spread enough to need one."""
+    values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.get_lines()])
+    values = values[np.isfinite(values) & (values > 0)]
+    if not values.size or values.max() < 4 * values.min():
+        return
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -171,6 +171,11 @@
       at(id).textContent = value;
       at(`${id}-more`).textContent = more;
     };
+    const outOf = (id, whole) => {
+      const small = document.createElement("small");
+      small.textContent = ` of ${whole}`;
+      at(id).append(small);
+    };
     set("accuracy", percent(last.accuracy), step(last.accuracy, before && before.accuracy, 100, ""));
     set("loss", fixed(last.loss, 4), step(last.loss, before && before.loss, 1, ""));
     set("f1", percent(last.f1), step(last.f1, before && before.f1, 100, ""));
@@ -180,11 +185,13 @@
     const left = planned ? planned - last.round - 1 : 0;
     set(
       "round",
-      planned ? `${last.round + 1} of ${planned}` : `${last.round + 1}`,
+      `${last.round + 1}`,
       facts && facts.status === "running" && left > 0 && pace ? `about ${duration(left * pace)} left` : pace ? `${duration(pace)} each` : "",
     );
+    if (planned) outOf("round", planned);
     const lost = sum((row) => row.violations);
-    set("cohort", `${last.participants} of ${last.of}`, `${count(lost)} over budget in all`);
+    set("cohort", `${last.participants}`, `${count(lost)} over budget in all`);
+    outOf("cohort", last.of);
     const refused = sum((row) => row.rejected);
     set("rejected", String(refused), refused ? `${last.rejected} this round` : "none so far");
     set("simulated", duration(sum((row) => row.simulated_seconds)), `${count(sum((row) => row.wasted_epochs))} epochs wasted`);
@@ -208,7 +215,8 @@
       Dapfl.chart(at(id), build, `${name} over ${state.rounds.length} rounds, now ${known(latest) ? latest.toPrecision(4) : "not known"}`);
     };
     global("chart-accuracy", "accuracy, %", rows.map((row) => (known(row.accuracy) ? 100 * row.accuracy : null)), ".2f", { ticksuffix: " %" });
-    global("chart-loss", "loss", rows.map((row) => row.loss), ".4f", Dapfl.LOG_TICKS);
+    const losses = rows.map((row) => row.loss);
+    global("chart-loss", "loss", losses, ".4f", Dapfl.logAxis(losses));
     showChoices(rows, x, axis);
     showFates();
   }
@@ -223,7 +231,7 @@
         return choice && known(choice[field]) ? choice[field] : null;
       });
     for (const [id, field, title, format, plan] of [
-      ["chart-eta", "eta", "Learning rate", ".3~g", Dapfl.LOG_TICKS],
+      ["chart-eta", "eta", "Learning rate", ".3~g", Dapfl.logAxis(...steps.map((step) => series(step, "eta")))],
       ["chart-alpha", "alpha", "Epochs", ".1f", { rangemode: "tozero" }],
     ]) {
       const build = (c) => [
@@ -295,22 +303,44 @@
     });
   }
 
+  /* 1, 2, 3 and 7 as "1–3, 7" */
+  function ranges(numbers) {
+    const spans = [];
+    for (const number of [...new Set(numbers)].sort((a, b) => a - b)) {
+      const last = spans[spans.length - 1];
+      if (last && last[1] === number - 1) last[1] = number;
+      else spans.push([number, number]);
+    }
+    return spans.map(([from, to]) => (from === to ? `${from}` : `${from}–${to}`)).join(", ");
+  }
+
+  /* What was refused in a round for the same reason is one entry: an attack hits many at once. */
+  function grouped(events) {
+    const groups = new Map();
+    for (const event of events) {
+      const key = `${event.at} ${event.reason}`;
+      groups.set(key, [...(groups.get(key) || []), event]);
+    }
+    return [...groups.values()];
+  }
+
   function showEvents(rows, fresh) {
     const list = at("events");
-    const events = rows.flatMap((row) => row.events).slice(-MOST_EVENTS);
     if (fresh) list.replaceChildren();
-    for (const event of events) {
+    for (const events of rows.flatMap((row) => grouped(row.events)).slice(-MOST_EVENTS)) {
+      const { round, reason, at: where } = events[0];
+      const clients = `client${new Set(events.map((event) => event.client)).size > 1 ? "s" : ""} ${ranges(events.map((event) => event.client))}`;
+      const many = events.length > 1 ? `${events.length} messages` : "A message";
       const item = document.createElement("li");
       const text = document.createElement("div");
-      const who = document.createElement("strong");
-      const place = event.at === "client" ? `Client ${event.client} refused a message` : `Message of client ${event.client} refused`;
-      who.textContent = place;
+      const what = document.createElement("strong");
+      what.textContent = where === "client" ? `${many} refused by ${clients}` : `${many} of ${clients} refused`;
       const when = document.createElement("div");
       when.className = "when";
       const code = document.createElement("code");
-      code.textContent = event.reason;
-      when.append(`Round ${event.round + 1} · `, code);
-      text.append(who, `: ${because(event.reason)}`, when);
+      code.textContent = reason;
+      when.append(`Round ${round + 1} · `, code);
+      text.append(what, `: ${because(reason)}`, when);
       item.append(text);
       list.prepend(item);
     }
@@ -318,7 +348,7 @@
     const total = sum((row) => row.events.length);
     list.hidden = total === 0;
     at("events-none").hidden = total > 0;
-    at("events-count").textContent = total ? `${total} in all` : "";
+    at("events-count").textContent = total ? `${count(total)} in all` : "";
   }
 
   function showFacts() {

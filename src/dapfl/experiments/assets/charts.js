@@ -184,12 +184,14 @@ const Dapfl = (() => {
     );
   }
 
-  /* Plain numbers at 1, 2 and 5 on a logarithmic axis. */
-  const LOG_TICKS = (() => {
-    const values = [];
-    for (let power = -6; power <= 4; power += 1) for (const digit of [1, 2, 5]) values.push(digit * 10 ** power);
-    return { type: "log", tickvals: values, ticktext: values.map((value) => String(Number(value.toPrecision(1)))) };
-  })();
+  /* A logarithmic axis with plain numbers at 1, 2 and 5, where the values spread enough to need one. */
+  function logAxis(...series) {
+    const values = series.flat().filter((value) => value !== null && value > 0);
+    if (Math.max(...values) < 4 * Math.min(...values)) return { type: "linear" };
+    const ticks = [];
+    for (let power = -6; power <= 4; power += 1) for (const digit of [1, 2, 5]) ticks.push(digit * 10 ** power);
+    return { type: "log", tickvals: ticks, ticktext: ticks.map((value) => String(Number(value.toPrecision(1)))) };
+  }
 
-  return { LOG_TICKS, legend, initTheme, chart, layout, curve, colours, fade, segments, redrawAll };
+  return { logAxis, legend, initTheme, chart, layout, curve, colours, fade, segments, redrawAll };
 })();

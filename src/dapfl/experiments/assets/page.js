@@ -55,14 +55,14 @@
 
     function drawSettings() {
       overRun("accuracy", "Test accuracy", percent, ".2f", { title: "accuracy, %" });
-      overRun("loss", "Test loss", same, ".4f", { title: "loss", ...Dapfl.LOG_TICKS });
+      overRun("loss", "Test loss", same, ".4f", { title: "loss", ...Dapfl.logAxis(...shown().map((group) => group.loss.mean)) });
       agentLoss("critic");
       agentLoss("actor");
     }
 
     function drawChoices(group) {
       for (const [name, title, format, y] of [
-        ["eta", "Learning rate", ".3~g", { title: "η", ...Dapfl.LOG_TICKS }],
+        ["eta", "Learning rate", ".3~g", { title: "η", ...Dapfl.logAxis(...group.choices.map((choice) => choice.eta)) }],
         ["alpha", "Epochs", ".1f", { title: "α", rangemode: "tozero" }],
       ]) {
         const build = (c) => [
@@ -103,7 +103,7 @@
           barmode: "stack",
           bargap: overRounds ? 0.1 : 0.38,
           hovermode: overRounds ? "x unified" : "y unified",
-          x: overRounds ? AXES.rounds : { showgrid: true, ticksuffix: unit },
+          x: overRounds ? { title: "round" } : { showgrid: true, ticksuffix: unit },
           y: overRounds
             ? { title: "clients" }
             : { autorange: "reversed", showgrid: false, ticks: "", tickfont: { color: c.text, size: 12 } },
