@@ -124,6 +124,14 @@ def test_a_peer_process_reports(tmp_path: Path) -> None:
     assert run_peer("any", Workload(task="logistic-mnist"), str(script), timeout=60) == report
 
 
+def test_a_peer_process_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\nsleep 600 & sleep 600\n")
+    script.chmod(0o755)
+    with pytest.raises(PeerFailed, match="no result within"):
+        run_peer("any", Workload(task="logistic-mnist"), str(script), timeout=0.1)
+
+
 def test_workloads_travel_as_json() -> None:
     work = Workload(task="cnn-mnist", clients=3, trainer="dapfl")
     assert msgspec.json.decode(msgspec.json.encode(work), type=Workload) == work

@@ -5,9 +5,11 @@ one `PeerReport` as its last line.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import msgspec
@@ -76,14 +78,19 @@ def run_peer(
     }
     command: list[Any] = [python, *launcher, "-m", f"dapfl.benchmarks.{module}"]
     command.append(msgspec.json.encode(workload).decode())
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=timeout, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise PeerFailed(f"gave no result within {timeout:.0f} s") from None
-    for line in reversed(done.stdout.splitlines()):
+    # A session of its own, so that whatever the peer started ends with it.
+    with subprocess.Popen(
+        command, stdout=PIPE, stderr=PIPE, text=True, env=environment, start_new_session=True
+    ) as process:
+        try:
+            output, complaints = process.communicate(timeout=timeout)
+        except BaseException as reason:
+            os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(reason, subprocess.TimeoutExpired):
+                raise PeerFailed(f"gave no result within {timeout:.0f} s") from None
+            raise
+    for line in reversed(output.splitlines()):
         if line.startswith("{"):
             return msgspec.json.decode(line, type=PeerReport)
-    words = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-    raise PeerFailed(f"exit code {done.returncode}: {words[:300]}")
+    words = (complaints.strip() or output.strip() or "no output").splitlines()[-1]
+    raise PeerFailed(f"exit code {process.returncode}: {words[:300]}")
