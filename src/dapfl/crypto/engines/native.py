@@ -1,7 +1,8 @@
 """The fast engines: C that computes on several numbers in lockstep, `ifma` and `avx2`.
 
-`ifma` needs AVX-512 IFMA (Intel since 2019, AMD since 2022), `avx2` any x86-64 since 2013 to 2015. The extension is built with the package when there is a C compiler and is absent, without
-a word, when there is none; what the CPU can do is asked at run time.
+`ifma` needs AVX-512 IFMA (Intel since 2019, AMD since 2022), `avx2` an x86-64 with AVX2 and FMA
+(since 2013 and 2015). The extension is built with the package when there is a C compiler and is
+absent, without a word, when there is none; what the CPU can do is asked at run time.
 
 The C code works on limbs and on pairs: x modulo root² is x0 + x1·root, with both parts modulo
 root, which takes fewer products than arithmetic modulo a number of twice the size. This file
