@@ -66,15 +66,22 @@ def _final_weights(**options):
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(
-    ("carried", "crash_at"), [*((False, exchange) for exchange in range(8)), *((True, n) for n in range(5))]
+    ("encryption", "carried", "crash_at"),
+    [
+        *(("none", False, exchange) for exchange in range(8)),
+        *(("none", True, exchange) for exchange in range(5)),
+        ("paillier", False, 3),
+        ("paillier", True, 2),
+    ],
 )
-def test_a_server_that_crashes_goes_on_from_its_ledger(tmp_path, carried, crash_at, after):
+def test_a_server_that_crashes_goes_on_from_its_ledger(tmp_path, encryption, carried, crash_at, after):
     """Its clients live on, and keep what they have done."""
-    expected = Small(carried=carried)
+    expected = Small(carried=carried, encryption=encryption)
     wanted = expected.play(4)
 
     small = Small(
         carried=carried,
+        encryption=encryption,
         standalone=True,
         ledger=Ledger(tmp_path / "ledger"),
         wrap=lambda _, transport: Crashing(transport, crash_at, after),
@@ -83,7 +90,7 @@ def test_a_server_that_crashes_goes_on_from_its_ledger(tmp_path, carried, crash_
     with pytest.raises(Crash):
         records.update((record.round, record) for record in small.federation.rounds(4))
 
-    again = Small(carried=carried, standalone=True, ledger=Ledger(tmp_path / "ledger"))
+    again = Small(carried=carried, encryption=encryption, standalone=True, ledger=Ledger(tmp_path / "ledger"))
     again.local.clients.update(small.parts)
     if (state := again.ledger.read()) is not None:
         again.federation.restore(state)
