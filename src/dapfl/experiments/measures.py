@@ -175,13 +175,15 @@ def _label(
 ) -> str:
     """The setting's name, with whatever tells it from other groups of the same setting and task."""
     common = set.intersection(*(set(rival) for rival in rivals))
-    symbols = {"eta": "η", "alpha": "α", "price": "κ"}
-    own = []
-    for key, value in config:
-        if (key, value) not in common:
-            name = key.rpartition(".")[2]
-            own.append(f"{symbols.get(name, name)}={value}")
-    return f"{setting} ({', '.join(own)})" if own else setting
+    symbols = {
+        "eta": "η",
+        "alpha": "α",
+        "price": "κ",
+    }  # in the order in which they are named, before the rest
+    own = {key.rpartition(".")[2]: value for key, value in config if (key, value) not in common}
+    names = sorted(own, key=lambda name: [*symbols, name].index(name))
+    words = [f"{symbols.get(name, name)}={own[name]}" for name in names]
+    return f"{setting} ({', '.join(words)})" if own else setting
 
 
 def targets_of(groups: Sequence[Group]) -> tuple[float, ...]:

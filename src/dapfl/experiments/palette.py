@@ -32,7 +32,11 @@ _SETTINGS = {
     "cosine-capped": Ink("#5b6675", "#a5b0be", "dashdot"),
     "oracle": Ink("#14181f", "#f1f4f8", "dot", 2.2),
 }
-_SPARE = (Ink("#5b6675", "#a5b0be", "longdash"), Ink("#7d5a86", "#c7a3d1"), Ink("#4f7400", "#a9cf52"))
+_SPARE = (
+    Ink("#7d5a86", "#c7a3d1", "longdash"),
+    Ink("#4f7400", "#a9cf52", "longdash"),
+    Ink("#0b6e5f", "#5fc9b6", "dashdot"),
+)
 _RAMP = (
     Ink("#0f3f94", "#b5d2ff"),
     Ink("#2b66c4", "#7fb2fa"),

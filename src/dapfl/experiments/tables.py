@@ -4,7 +4,7 @@ import csv
 import io
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dapfl.experiments import measures
 from dapfl.experiments.measures import Group, Reached, Spread, total
@@ -241,7 +241,8 @@ def size(spread: Spread | None) -> str:
 
 def _scaled(spread: Spread, units: Sequence[tuple[float, str]]) -> str:
     scale, unit = next((each for each in units if spread.mean >= each[0]), units[-1])
-    return f"{_with_sd(spread, lambda value: f'{value / scale:.2f}')} {unit}"
+    visible = spread if spread.sd / scale >= 0.005 else replace(spread, sd=0.0)
+    return f"{_with_sd(visible, lambda value: f'{value / scale:.2f}')} {unit}"
 
 
 def _with_sd(spread: Spread, show: Callable[[float], str]) -> str:
