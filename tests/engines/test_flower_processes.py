@@ -71,5 +71,5 @@ def test_free_ports_are_different_and_nobody_listens() -> None:
 
 
 def test_waiting_has_an_end() -> None:
-    with pytest.raises(TransportError, match="The miracle did not happen within 0 s"):
+    with pytest.raises(TransportError, match="The miracle did not come within 0 s"):
         wait_until(lambda: False, "The miracle", 0)

@@ -58,6 +58,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     for flag, (_, options) in _FLAGS.items():
         init.add_argument(f"--{flag}", default=None, **options)
+    init.add_argument(
+        "--allow-insecure-small-keys",
+        action="store_true",
+        help="accept keys under 2048 bits (for trials only)",
+    )
     door = actions.add_parser(
         "gateway", help="let SuperNodes reach a SuperLink, and nobody else", epilog=EXAMPLES
     )
@@ -85,6 +90,8 @@ def _init(args: argparse.Namespace) -> int:
     changes |= {"engine": "flower", "resources.source": "measured"}
     if args.deadline is not None:
         changes["round_timeout"] = 2 * args.deadline + 60  # nobody's work is thrown away over a slow network
+    if args.allow_insecure_small_keys:
+        changes["crypto.allow_insecure_small_keys"] = True
     if args.own_data is not None:
         changes |= {"partition": "own", "mean_samples": args.own_data, "std_samples": 0.0}
     config = override(load(args.config) if args.config else RunConfig(), changes)
@@ -96,14 +103,19 @@ def _init(args: argparse.Namespace) -> int:
 
 
 def _gateway(args: argparse.Namespace) -> int:
+    from dapfl.engines.flower.control import connect
     from dapfl.engines.flower.folders import ServerFolder
     from dapfl.engines.flower.gateway import serve
+    from dapfl.engines.flower.processes import accepts_connections, wait_until
 
     folder = ServerFolder(args.folder)
-    folder.node_keys()  # is this the server's folder?
+    nodes = folder.node_keys()
     host, _, port = args.listen.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"--listen takes HOST:PORT, not '{args.listen}'.")
+    wait_until(lambda: accepts_connections(args.superlink), f"A SuperLink at {args.superlink}", timeout=120)
+    with connect(args.superlink, folder) as control:
+        control.register(nodes)
     err.print(f"SuperNodes may come in at {args.listen}; the SuperLink is {args.superlink}.", markup=False)
     serve(folder, args.superlink, host.strip("[]"), int(port))
     return 0

@@ -58,6 +58,11 @@ class Program:
         """Whether it is not running."""
         return self._process is None or self._process.poll() is not None
 
+    def wait(self) -> None:
+        """Waits for its end."""
+        if self._process is not None:
+            self._process.wait()
+
     def last_words(self) -> str:
         """The last line of its log that says something, for an error message."""
         with contextlib.suppress(OSError):
@@ -84,6 +89,8 @@ def stop(programs: Sequence[Program]) -> None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.terminate() if patient else member.kill()
         psutil.wait_procs(members, timeout=max(0.5, deadline - time.monotonic()))
+    for program in programs:
+        program.wait()
 
 
 def _belongs(process: psutil.Process, heads: set[int | None]) -> bool:
@@ -115,7 +122,7 @@ def wait_until(
     while not ready():
         check()
         if time.monotonic() >= deadline:
-            raise TransportError(f"{what} did not happen within {timeout:.0f} s.")
+            raise TransportError(f"{what} did not come within {timeout:.0f} s.")
         time.sleep(0.1)
 
 

@@ -1,0 +1,141 @@
+"""`dapfl deploy init`: what every participant finds in its folder."""
+
+import configparser
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from dapfl import cli
+from dapfl.config import load
+from dapfl.engines.flower.folders import ClientFolder, Deployment
+from dapfl.federation.kdc import ClientBundle, ServerBundle, bundle_path, load_bundle
+
+TASK = Path(__file__).parents[1] / "engines" / "tiny_task.py"
+
+
+def init(out: Path, *arguments: str) -> int:
+    small = ("--key-bits", "256", "--allow-insecure-small-keys")
+    return cli.main(["deploy", "init", "--out", str(out), "--clients", "3", *small, *arguments])
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    out = tmp_path_factory.mktemp("deploy") / "deployment"
+    assert init(out, "--host", "fl.example.org", "--task", f"{TASK}:TASK", "--own-data", "500") == 0
+    return Deployment(out)
+
+
+def script(path: Path) -> list[str]:
+    return shlex.split(path.read_text().splitlines()[-1])
+
+
+def test_everyone_has_a_bundle_of_the_same_federation(deployment: Deployment) -> None:
+    server = load_bundle(bundle_path(deployment.server.path, None), allow_insecure_small_keys=True)
+    assert isinstance(server, ServerBundle)
+    for client in (1, 2, 3):
+        path = bundle_path(deployment.client(client).path, client)
+        bundle = load_bundle(path, allow_insecure_small_keys=True)
+        assert isinstance(bundle, ClientBundle)
+        assert (bundle.client, bundle.federation) == (client, server.federation)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_no_folder_holds_a_secret_of_another(deployment: Deployment) -> None:
+    bundles = {path.name for path in deployment.client(2).path.glob("*.keys")}
+    assert bundles == {"client-002.keys"}
+    assert {path.name for path in deployment.server.path.glob("*.keys")} == {"server.keys"}
+    assert not list(deployment.server.path.rglob("node.key"))
+
+
+def test_a_client_measures_itself_and_trains_on_its_own_data(deployment: Deployment) -> None:
+    settings = deployment.client(2).settings()
+    assert settings.client == 2
+    assert settings.run.resources.source == "measured"
+    assert (settings.run.partition, settings.run.mean_samples) == ("own", 500)
+    assert settings.run.crypto.encryption == "paillier"
+
+
+def test_the_task_goes_along_and_is_found_wherever_the_folder_is(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    assert load(deployment.server.path / "config.toml").task == "tiny_task.py:TASK"
+    moved = tmp_path / "device"
+    shutil.copytree(deployment.client(1).path, moved)
+    assert ClientFolder(moved).settings().run.task == f"{moved.resolve()}/tiny_task.py:TASK"
+
+
+def test_the_server_runs_what_the_clients_expect(deployment: Deployment) -> None:
+    config = load(deployment.server.path / "config.toml")
+    assert (config.engine, config.clients) == ("flower", 3)
+    expected = deployment.client(1).settings().run
+    assert config.crypto == expected.crypto and config.rounds == expected.rounds
+
+
+def test_the_superlink_is_on_loopback_and_devices_go_to_the_gateway(deployment: Deployment) -> None:
+    link = script(deployment.server.path / "start-superlink.sh")
+    assert link[link.index("--host") + 1] == "127.0.0.1"
+    assert "--enable-supernode-auth" in link and "--insecure" not in link
+    gateway = script(deployment.server.path / "start-gateway.sh")
+    assert gateway[gateway.index("--listen") + 1] == "0.0.0.0:9092"
+    node = script(deployment.client(3).path / "start-supernode.sh")
+    assert node[node.index("--superlink") + 1] == "fl.example.org:9092"
+
+
+def test_scripts_are_shell_that_keeps_flower_offline(deployment: Deployment) -> None:
+    scripts = sorted(deployment.path.rglob("*.sh"))
+    assert len(scripts) == 3 + 3
+    for path in scripts:
+        assert os.access(path, os.X_OK)
+        assert "FLWR_TELEMETRY_ENABLED=0" in path.read_text()
+        assert subprocess.run(["sh", "-n", path], check=False).returncode == 0
+
+
+def test_units_start_the_scripts_from_their_home(deployment: Deployment) -> None:
+    units = {path.name: path for path in deployment.path.rglob("*.service")}
+    assert set(units) == {"dapfl-superlink.service", "dapfl-gateway.service", "dapfl-supernode.service"}
+    for path in deployment.path.rglob("*.service"):
+        unit = configparser.ConfigParser(strict=False, interpolation=None)
+        unit.optionxform = str  # type: ignore[assignment,method-assign]
+        unit.read(path)
+        start = Path(unit["Service"]["ExecStart"])
+        assert start.parent == Path("/opt/dapfl") / path.parent.name
+        assert (path.parent / start.name).exists()
+        assert unit["Service"]["Restart"] == "always"
+
+
+def test_the_readme_says_where_folders_go(deployment: Deployment) -> None:
+    text = (deployment.path / "README.md").read_text()
+    assert "fl.example.org" in text and "client-001 ... client-003" in text
+
+
+def test_a_directory_that_holds_something_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "precious").touch()
+    assert init(tmp_path) == 2
+    assert "not empty" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_a_deadline_leaves_room_for_slow_networks(tmp_path: Path) -> None:
+    assert init(tmp_path / "out", "--deadline", "100", "--encryption", "none") == 0
+    config = load(tmp_path / "out" / "server" / "config.toml")
+    assert config.resources.deadline_seconds == 100
+    assert config.round_timeout > 100
+    assert not list((tmp_path / "out").rglob("*.keys"))
+
+
+def test_the_gateway_is_told_where_to_listen(
+    deployment: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["deploy", "gateway", str(deployment.server.path), "--listen", "9092"]) == 2
+    assert "HOST:PORT" in capsys.readouterr().err
+    assert cli.main(["deploy", "gateway", str(deployment.client(1).path)]) == 2
+    assert "not the server's folder" in capsys.readouterr().err
