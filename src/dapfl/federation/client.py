@@ -26,16 +26,13 @@ from dapfl.federation.messages import (
     Refusal,
     Request,
     Sealed,
-    ServerBody,
     Signed,
-    Snapshot,
     Upload,
-    decode_delivery,
     digest,
     encode,
     sealing_context,
 )
-from dapfl.federation.models import Derivation, GlobalModel, ModelStore, Shape, from_bytes, to_bytes
+from dapfl.federation.models import Derivation, GlobalModel, ModelStore, Part, Shape, from_bytes, to_bytes
 from dapfl.federation.records import ClientReport
 from dapfl.federation.suite import ClientSuite
 from dapfl.federation.training import LocalTraining, Stopwatch, Trained
@@ -149,8 +146,7 @@ class Client:
     def _answer(self, message: bytes) -> bytes:
         watch = Stopwatch()
         with watch.phase("open"):
-            delivery = decode_delivery(message, self._shape.delivery_limit(self._suite.row_bytes))
-            models, orders = self._authenticated(delivery)
+            models, orders = self._authenticated(message)
             if not orders:
                 raise ProtocolError("malformed", "a delivery that asks for nothing")
             answered = digest(b"".join(order.digest for order in orders))
@@ -167,19 +163,17 @@ class Client:
             self._answered, self._reply = answered, sealed
         return sealed
 
-    def _authenticated(self, delivery: Delivery) -> tuple[list[tuple[bytes, ServerBody]], list[_Order]]:
-        """The models of a delivery, by name, and its orders; all signed by CS for this client."""
-        models: list[tuple[bytes, ServerBody]] = []
+    def _authenticated(self, message: bytes) -> tuple[list[Part], list[_Order]]:
+        """The models and the orders of a delivery; all signed by CS for this client (Eqs 31, 41)."""
+        parts = self._store.opened(message, self._shape.delivery_limit(self._suite.row_bytes), self._suite)
+        models: list[Part] = []
         orders: list[_Order] = []
-        for signed in delivery.parts:
-            body = self._store.verified(signed, self._suite)  # Eqs 31, 41
-            self._check_context(body.context)
-            if isinstance(body, Call | Request):
-                orders.append(_Order(body, digest(signed.body)))
-            elif isinstance(body, Snapshot):
-                models.append((body.context.model, body))
+        for part in parts:
+            self._check_context(part.body.context)
+            if isinstance(part.body, Call | Request):
+                orders.append(_Order(part.body, part.digest))
             else:
-                models.append((digest(signed.body), body))
+                models.append(part)
         return models, orders
 
     def _check_context(self, context: Context) -> None:
@@ -200,14 +194,14 @@ class Client:
             if order.body.context.round <= self._latest.get(order.kind, -1):
                 raise ProtocolError("replayed", f"{order.kind} of round {order.body.context.round}")
 
-    def _derive(self, name: bytes, models: Sequence[tuple[bytes, ServerBody]]) -> GlobalModel:
+    def _derive(self, name: bytes, models: Sequence[Part]) -> GlobalModel:
         return Derivation(self._shape, self._suite, self._store, self._model).model(name, models)
 
-    def _notice_cohort(self, models: Sequence[tuple[bytes, ServerBody]]) -> None:
+    def _notice_cohort(self, models: Sequence[Part]) -> None:
         """Looks up whether CS has taken this client's last contribution, and so knows its count."""
-        for _, body in models:
-            if isinstance(body, Aggregate) and self._count is not None:
-                self._count = msgspec.structs.replace(self._count, counted=self.id in body.cohort)
+        for part in models:
+            if isinstance(part.body, Aggregate) and self._count is not None:
+                self._count = msgspec.structs.replace(self._count, counted=self.id in part.body.cohort)
 
     # Acting ------------------------------------------------------------------------------------
 
@@ -312,6 +306,5 @@ class Client:
 
     def _prime(self) -> None:
         """Takes up the model that the server's primer ends with, as a client that never stopped has it."""
-        delivery = decode_delivery(self._primer, self._shape.delivery_limit(self._suite.row_bytes))
-        models, _ = self._authenticated(delivery)
-        self._model = self._derive(models[-1][0], models)
+        models, _ = self._authenticated(self._primer)
+        self._model = self._derive(models[-1].model, models)

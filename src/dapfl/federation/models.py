@@ -21,6 +21,7 @@ from dapfl.federation.messages import (
     ServerBody,
     Signed,
     Snapshot,
+    decode_delivery,
     decode_server_body,
     digest,
     encode,
@@ -106,21 +107,43 @@ class Shape:
         return 4 * self.upload_limit(row_bytes)
 
 
+@dataclass(frozen=True)
+class Part:
+    """A body that CS has signed, and the hash by which it is named."""
+
+    digest: bytes
+    body: ServerBody
+
+    @property
+    def model(self) -> bytes:
+        """The name of the model that this part makes; nothing is called by the name of an order."""
+        return self.body.context.model if isinstance(self.body, Snapshot) else self.digest
+
+
 class ModelStore:
-    """The models and signatures that this process has already worked out, the latest few of each."""
+    """What this process has already verified and worked out, the latest few of each."""
 
     def __init__(self) -> None:
         self._models: Latest[GlobalModel] = Latest(3)
-        self._bodies: Latest[ServerBody] = Latest(8)
+        self._parts: Latest[Part] = Latest(8)
+        self._deliveries: Latest[tuple[Part, ...]] = Latest(1)
 
-    def verified(self, signed: Signed, suite: ClientSuite) -> ServerBody:
-        """The body of a message that CS signed (Eqs 31, 41); nothing is read before that is proved."""
+    def opened(self, message: bytes, limit: int, suite: ClientSuite) -> tuple[Part, ...]:
+        """The parts of a delivery; a broadcast to many clients of this process is opened once."""
 
-        def verify() -> ServerBody:
+        def open_() -> tuple[Part, ...]:
+            return tuple(self.verified(signed, suite) for signed in decode_delivery(message, limit).parts)
+
+        return self._deliveries.get(message, open_)
+
+    def verified(self, signed: Signed, suite: ClientSuite) -> Part:
+        """What CS has signed (Eqs 31, 41); nothing is read before that is proved."""
+
+        def verify() -> Part:
             suite.verify(signed.body, signed.signature)
-            return decode_server_body(signed.body)
+            return Part(digest(signed.body), decode_server_body(signed.body))
 
-        return self._bodies.get(digest(encode(signed)), verify)
+        return self._parts.get(digest(encode(signed)), verify)
 
     def model(self, name: bytes, work_out: Callable[[], GlobalModel]) -> GlobalModel:
         """The model of that name, worked out if this process has not met it lately."""
@@ -153,16 +176,16 @@ class Derivation:
     store: ModelStore
     known: GlobalModel | None
 
-    def model(self, name: bytes, parts: Sequence[tuple[bytes, ServerBody]]) -> GlobalModel:
-        """The model called `name`: the one known, or what the signed parts (name, body) make of it."""
+    def model(self, name: bytes, parts: Sequence[Part]) -> GlobalModel:
+        """The model called `name`: the one known, or what the signed parts make of it."""
         if self.known is not None and self.known.name == name:
             return self.known
-        for made, body in parts:
-            if made == name:
-                return self._made(name, body, parts)
+        for part in parts:
+            if part.model == name:
+                return self._made(name, part.body, parts)
         raise ProtocolError("unknown-model", "nothing in this delivery leads to the model it is about")
 
-    def _made(self, name: bytes, body: ServerBody, parts: Sequence[tuple[bytes, ServerBody]]) -> GlobalModel:
+    def _made(self, name: bytes, body: ServerBody, parts: Sequence[Part]) -> GlobalModel:
         match body:
             case Initial():
                 return self.store.model(
@@ -174,7 +197,7 @@ class Derivation:
                 base: GlobalModel | None = None
                 if is_relative(self.shape.codec):
                     # Each step is on the one before. The parts get fewer, so a false chain comes to an end.
-                    base = self.model(body.context.model, [part for part in parts if part[1] is not body])
+                    base = self.model(body.context.model, [part for part in parts if part.body is not body])
                 return self.store.model(name, lambda: self._aggregated(name, body, base))
             case _:
                 raise ProtocolError("malformed", "an order in the place of a model")

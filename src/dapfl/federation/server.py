@@ -84,6 +84,7 @@ class CentralServer:
         self.poll = self._new_poll()
         self.ledger = RoundLedger(-1)
         self._tallies: dict[bytes, Tally] = {}
+        self._deliveries: dict[tuple[int, ...], tuple[tuple[Signed, ...], bytes, bytes]] = {}
 
     # Sending -----------------------------------------------------------------------------------
 
@@ -96,18 +97,15 @@ class CentralServer:
     ) -> dict[ClientId, bytes]:
         """The messages that begin round t; one client may be asked for W(t) along the way."""
         self.ledger = RoundLedger(t)
-        self._tallies = {}
+        self._tallies, self._deliveries = {}, {}
         call = self._signed(Call(self._context(t, EVERYONE, self.lineage.head.name)))
         messages: dict[ClientId, bytes] = {}
-        shared: dict[bytes, bytes] = {}  # equal deliveries are one object, which an engine may carry once
         for client in clients:
             orders = [call] if client != ask else [call, self._request(t, client, whole=True)]
             for order in orders:
                 kind = "call" if order is call else "request"
                 self.ledger.ask(client, digest(order.body), Asked(kind, self.lineage.head.name))
-            message = self._delivery(client, orders)
-            messages[client] = shared.setdefault(digest(message), message)
-            self.ledger.send(client, digest(message), "call")
+            messages[client] = self._deliver(client, orders, "call")
         return messages
 
     def request_model(
@@ -121,17 +119,24 @@ class CentralServer:
             order = self._request(t, client, whole=client in whole)
             kind = "request" if client in whole else "witness"
             self.ledger.ask(client, digest(order.body), Asked(kind, self.lineage.head.name))
-            messages[client] = self._delivery(client, [order])
-            self.ledger.send(client, digest(messages[client]), "request")
+            messages[client] = self._deliver(client, [order], "request")
         return messages
 
     def primer(self) -> bytes:
         """All that leads to the current model, for clients that were restored without it."""
         return encode(Delivery(VERSION, tuple(self.lineage.parts(self._snapshot))))
 
-    def _delivery(self, client: ClientId, orders: Sequence[Signed]) -> bytes:
+    def _deliver(self, client: ClientId, orders: Sequence[Signed], kind: str) -> bytes:
+        """Orders, and the models that this client needs. Equal deliveries are one object, made once."""
         models = self.lineage.parts_for(self.acknowledged.get(client), self._snapshot)
-        return encode(Delivery(VERSION, (*models, *orders)))
+        parts = (*models, *orders)
+        key = tuple(map(id, parts))
+        if key not in self._deliveries:
+            message = encode(Delivery(VERSION, parts))
+            self._deliveries[key] = parts, message, digest(message)
+        _, message, name = self._deliveries[key]
+        self.ledger.send(client, name, kind)
+        return message
 
     def _snapshot(self, model: GlobalModel) -> Signed:
         """A model and the one before it, for the eyes of clients only."""
