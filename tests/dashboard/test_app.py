@@ -1,7 +1,10 @@
 import asyncio
 import json
 import re
+import signal
 import socket
+import subprocess
+import sys
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from importlib.resources import files
@@ -134,6 +137,21 @@ def test_the_server_stops_while_a_page_is_connected(tmp_path):
             assert page.recv(12) == b"HTTP/1.1 200"
         # `serving` has made sure that the server stopped, with the page still there.
         assert page.fileno() >= 0
+
+
+@pytest.mark.processes
+def test_the_command_prints_an_address_serves_and_ends_on_ctrl_c(tmp_path):
+    write_run(tmp_path, count=1)
+    command = [sys.executable, "-m", "dapfl.cli", "watch", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        address = process.stdout.readline().strip()
+        port = int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)/", address)[1])
+        answer, _ = Browser(port).get("/")
+        process.send_signal(signal.SIGINT)
+        _, words = process.communicate(timeout=60)
+    assert answer.status == 200
+    assert process.returncode == 0
+    assert "Traceback" not in words
 
 
 def test_the_default_port_gives_way_to_the_next_free_one():

@@ -163,6 +163,17 @@ def test_runs_without_reports_agents_or_scores_are_reported_all_the_same(tmp_pat
     assert (tmp_path / "out" / "figures" / "participation-cnn-mnist.png").exists()
 
 
+def test_a_new_report_leaves_no_figure_of_the_old_one_and_no_stranger_harmed(tmp_path):
+    figures = tmp_path / "report" / "figures"
+    figures.mkdir(parents=True)
+    for name in ("settings-old.png", "fig7-fixed-old.svg", "mine.png"):
+        (figures / name).write_text("")
+    write_report([write_run(tmp_path / "run", count=1)], tmp_path / "report")
+    names = {path.name for path in figures.iterdir()}
+    assert {"settings-old.png", "fig7-fixed-old.svg"}.isdisjoint(names)
+    assert {"mine.png", "settings-cnn-mnist.png"} <= names
+
+
 def test_several_tasks_get_a_section_each(comparison, tmp_path):
     write_comparison(tmp_path, ("dap-fl",), seeds=1, count=3, task="cnn-fashion")
     groups = measures.grouped(find_runs([comparison, tmp_path]))

@@ -70,8 +70,17 @@ def write_report(
             figures.save(figure, path)
             written.append(path)
         notice(name)
+    _forget_old_figures(out / "figures", written)
     write("index.html", page(groups, targets).encode())
     return Report(out, out / "index.html", text, tuple(written))
+
+
+def _forget_old_figures(directory: Path, written: Sequence[Path]) -> None:
+    """Removes figures of an earlier report of other runs; files with names that are not ours stay."""
+    ours = ("settings-", "fig5-", "fig6-", "participation-", "phases-", *figures.COMPARISONS)
+    for path in directory.iterdir():
+        if path.suffix in (".png", ".svg") and path.name.startswith(ours) and path not in written:
+            path.unlink()
 
 
 def _compressed(text: str) -> bytes:
