@@ -1,11 +1,13 @@
 """What is asked of a SuperLink's control API: register nodes, start an app, end it."""
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from dapfl.engines.flower.folders import ServerFolder
+from dapfl.engines.flower.programs import unproxied
 from dapfl.errors import TransportError
 from dapfl.federation.transport import ClientId
 
@@ -83,13 +85,28 @@ def connect(address: str, folder: ServerFolder) -> Iterator[Control]:
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-    client = ControlHttpClient.from_server_address(
-        server_address=address,
-        insecure=False,
-        root_certificates=folder.authority.read_bytes(),
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-    )
+    with _environment(unproxied()):  # which httpx reads when a client is made
+        client = ControlHttpClient.from_server_address(
+            server_address=address,
+            insecure=False,
+            root_certificates=folder.authority.read_bytes(),
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
     try:
         yield Control(client)
     finally:
         client.close()
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -29,7 +29,15 @@ def environment(folder: ServerFolder | ClientFolder, extra: Mapping[str, str] = 
     """The environment of a Flower program that we start ourselves."""
     scripts = os.path.dirname(sys.executable)  # Flower starts its own programs by name  # noqa: PTH120
     path = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
-    return {**os.environ, **OFFLINE, "PATH": path, "FLWR_HOME": str(folder.home.resolve()), **extra}
+    home = str(folder.home.resolve())
+    return {**os.environ, **OFFLINE, **unproxied(), "PATH": path, "FLWR_HOME": home, **extra}
+
+
+def unproxied() -> dict[str, str]:
+    """Keeps what goes to this machine from a proxy for the outside."""
+    already = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
+    hosts = ",".join(filter(None, [already, "127.0.0.1", "localhost"]))
+    return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 
 def polling(nodes: int) -> dict[str, str]:
