@@ -176,11 +176,12 @@ class Federation:
         turn = server.ledger.round % len(known)
         turns = known[turn:] + known[:turn]
         model = server.lineage.head.name
-        senders = [c for c in turns if c not in server.ledger.asked(model, "request")][:1]
-        silent = server.ledger.asked(model, "request", "witness").union(senders)
+        sent = server.ledger.asked(model, "request")
+        senders = [c for c in turns if c not in sent][:1]
+        spoken = server.ledger.asked(model, "request", "witness").union(senders)
         if not senders:
             return False
-        messages = server.request_model(senders, [c for c in turns if c not in silent][:_WITNESSES])
+        messages = server.request_model(senders, [c for c in turns if c not in spoken][:_WITNESSES])
         with server.watch.phase("exchange"):
             replies, _ = self._transport.exchange(messages, self._timeout)
         traffic.count(messages, replies)
