@@ -85,8 +85,18 @@ def test_nothing_can_be_sent(browser, path):
     assert browser.get(path, method="POST")[0].status == 405
 
 
-def test_a_request_for_another_host_is_refused(browser):
-    assert browser.get("/snapshot", host="evil.example")[0].status == 400
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "127.0.0.1@evil.example", "[", ""]
+)
+def test_a_request_for_another_host_is_refused(browser, host):
+    answer, text = browser.get("/snapshot", host=host)
+    assert answer.status == 400
+    assert "rounds" not in text
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8200", "localhost", "LOCALHOST:1", "[::1]:8200"])
+def test_this_machine_may_be_named_in_every_usual_way(browser, host):
+    assert browser.get("/", host=host)[0].status == 200
 
 
 def test_the_snapshot_is_the_run(browser):

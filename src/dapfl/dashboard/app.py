@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib.resources import as_file, files
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -45,11 +46,15 @@ _FILES = {
 }
 
 
-class _Headers:
-    """Adds the security headers to every response."""
+class _Guard:
+    """Refuses requests for hosts that are not ours, and adds the security headers to every response.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Checking the host keeps other web sites from reaching a loopback server through a name of their own.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None) -> None:
         self._app = app
+        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def guarded(message: Message) -> None:
@@ -57,7 +62,20 @@ class _Headers:
                 message["headers"] = [*message.get("headers", []), *_HEADERS]
             await send(message)
 
-        await self._app(scope, receive, guarded if scope["type"] == "http" else send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif self._hosts is None or _host_of(scope) in self._hosts:
+            await self._app(scope, receive, guarded)
+        else:
+            await PlainTextResponse("This server has another name.", 400)(scope, receive, guarded)
+
+
+def _host_of(scope: Scope) -> str | None:
+    """The host that a request names, without its port or an IPv6 address's brackets."""
+    try:
+        return urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname
+    except ValueError:
+        return None
 
 
 class Hub:
@@ -114,11 +132,8 @@ def _file_route(route: str, package: str, name: str, kind: str) -> Route:
     return Route(route, serve, methods=["GET"])
 
 
-def build_app(directory: Path, hosts: list[str], interval: float = 0.25) -> Starlette:
-    """The live page of the run in `directory`, for requests that name one of `hosts`.
-
-    Checking the host keeps other web sites from reaching a loopback server through a name of their own.
-    """
+def build_app(directory: Path, hosts: frozenset[str] | None, interval: float = 0.25) -> Starlette:
+    """The live page of the run in `directory`, for requests that name one of `hosts` (None: any host)."""
     hub = Hub(directory, interval)
 
     async def stream(request: Request) -> Response:
@@ -140,7 +155,7 @@ def build_app(directory: Path, hosts: list[str], interval: float = 0.25) -> Star
     routes += [_file_route(path, *place) for path, place in _FILES.items()]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(_Headers), Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
+        middleware=[Middleware(_Guard, hosts=hosts)],
         lifespan=lifespan,
     )
     app.state.hub = hub

@@ -13,9 +13,9 @@ class LiveServer(uvicorn.Server):
     """A server that ends its open streams when it stops, instead of waiting for the pages to go away."""
 
     def __init__(self, directory: Path, address: str, interval: float = 0.25) -> None:
-        hosts = ["127.0.0.1", "localhost", "[::1]", address]
+        hosts = frozenset({"127.0.0.1", "localhost", "::1", address})
         # Who listens on all addresses cannot know the name by which others reach it.
-        app = build_app(directory, ["*"] if address in ("0.0.0.0", "::") else hosts, interval)
+        app = build_app(directory, None if address in ("0.0.0.0", "::") else hosts, interval)
         self._hub: Hub = app.state.hub
         config = uvicorn.Config(app, log_level="critical", access_log=False, server_header=False, ws="none")
         super().__init__(config)
