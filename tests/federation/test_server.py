@@ -216,3 +216,38 @@ def test_an_unexpected_failure_of_the_server_costs_one_message_only(monkeypatch,
     record = small.federation.run_round(0)
     assert record.cohort == (1, 3, 4)
     assert Rejection(2, "internal-error") in record.rejections
+
+
+def test_a_made_up_report_can_spoil_neither_the_model_nor_the_line():
+    honest, small = Small(), Small()
+
+    def alter(body):
+        if isinstance(body, Upload):
+            wild = {
+                "cost": float("nan"),
+                "budget": float("inf"),
+                "epochs": 2**31 - 1,
+                "reward": float("-inf"),
+            }
+            return msgspec.structs.replace(body, report=msgspec.structs.replace(body.report, **wild))
+        return body
+
+    for client in (1, 2, 3):
+        small.local.clients[client] = Lying(small, client, alter)
+    honest.play(2)
+    record = small.play(2)[-1]
+    np.testing.assert_array_equal(honest.federation.weights, small.federation.weights)
+    assert record.simulated_seconds == 5.0
+    assert b'"reward":null' in record.to_json()
+
+
+def test_a_report_beyond_all_bounds_is_no_message():
+    small = Small()
+
+    def alter(body):
+        if isinstance(body, Upload):
+            return msgspec.structs.replace(body, report=msgspec.structs.replace(body.report, epochs=2**62))
+        return body
+
+    small.local.clients[1] = Lying(small, 1, alter)
+    assert small.federation.run_round(0).rejections == (Rejection(1, "malformed"),)

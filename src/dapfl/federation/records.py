@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 Name = Annotated[str, Meta(max_length=64)]
+Amount = Annotated[int, Meta(ge=0, lt=2**31)]  # a client's word, which sums must survive
 Numbers = Annotated[dict[Name, float | None], Meta(max_length=32)]
 
 
@@ -22,11 +23,11 @@ class ClientReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     outcome: Literal["trained", "over-budget", "diverged"]
     capability: float | None = None
-    samples: int | None = None
+    samples: Amount | None = None
     eta: float | None = None
-    alpha: int | None = None
-    planned_alpha: int | None = None
-    batch_size: int | None = None
+    alpha: Amount | None = None
+    planned_alpha: Amount | None = None
+    batch_size: Amount | None = None
     lambda_: float | None = None
     budget: float | None = None
     cost: float | None = None
@@ -39,7 +40,7 @@ class ClientReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     actor_loss: float | None = None
     q: float | None = None
     local_loss: float | None = None
-    epochs: int = 0
+    epochs: Amount = 0
     seconds: Numbers = {}
     refused: Annotated[tuple[Name, ...], Meta(max_length=16)] = ()
 
@@ -66,7 +67,7 @@ class ClientRecord(Struct, frozen=True, kw_only=True):
     transfer_cost: float | None = None
     reward: float | None = None
     reward_parts: dict[str, float | None] | None = None
-    state: tuple[float, ...] | None = None
+    state: tuple[float | None, ...] | None = None
     critic_loss: float | None = None
     actor_loss: float | None = None
     q: float | None = None

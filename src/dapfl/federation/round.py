@@ -11,6 +11,7 @@ round t is complete when the round is), or along with the next round's call (`ca
 exchange a round, and the record of round t is complete after that of round t+1).
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -248,6 +249,7 @@ def _record(
         for report in reports.values()
         if report.cost is not None and report.budget is not None
     ]
+    clocks = [clock for clock in clocks if math.isfinite(clock)]  # a client may say anything
     status = ledger.status
     return RoundRecord(
         round=ledger.round,

@@ -1,0 +1,91 @@
+import json
+import math
+
+from dapfl.federation.records import ClientRecord, ClientReport, Rejection, RoundRecord
+from tests.federation.small import Small
+
+ROUND_KEYS = [
+    "round",
+    "loss",
+    "accuracy",
+    "f1",
+    "participants",
+    "violations",
+    "rejected",
+    "rejections",
+    "bytes_up",
+    "bytes_down",
+    "simulated_seconds",
+    "wasted_epochs",
+    "epochs",
+    "cohort",
+    "seconds",
+    "clients",
+]
+CLIENT_KEYS = {
+    "id",
+    "capability",
+    "samples",
+    "status",
+    "eta",
+    "alpha",
+    "planned_alpha",
+    "batch_size",
+    "lambda",
+    "budget",
+    "cost",
+    "epoch_cost",
+    "transfer_cost",
+    "reward",
+    "reward_parts",
+    "state",
+    "critic_loss",
+    "actor_loss",
+    "q",
+    "local_loss",
+}
+
+
+def test_a_line_has_the_keys_that_others_script_against():
+    line = json.loads(Small().federation.run_round(0).to_json())
+    assert list(line) == ROUND_KEYS
+    for client in line["clients"]:
+        assert set(client) == CLIENT_KEYS
+
+
+def test_a_client_that_tells_nothing_has_the_same_keys():
+    line = json.loads(RoundRecord(round=0, clients=(ClientRecord.of(3, "failed:late", None),)).to_json())
+    (client,) = line["clients"]
+    assert set(client) == CLIENT_KEYS
+    assert (client["id"], client["status"], client["eta"]) == (3, "failed:late", None)
+
+
+def test_a_report_becomes_a_record():
+    report = ClientReport(outcome="trained", eta=0.1, lambda_=0.5, state=(1.0, 0.5, 0.4), epochs=7)
+    record = ClientRecord.of(2, "accepted", report)
+    assert (record.id, record.status, record.eta, record.lambda_, record.state) == (
+        2,
+        "accepted",
+        0.1,
+        0.5,
+        (1.0, 0.5, 0.4),
+    )
+
+
+def test_numbers_that_json_cannot_say_are_null():
+    report = ClientReport(outcome="diverged", state=(math.nan, math.inf, 0.1), reward=math.nan)
+    record = RoundRecord(round=0, loss=math.inf, clients=(ClientRecord.of(1, "diverged", report),))
+    line = json.loads(record.to_json(), parse_constant=lambda name: 1 / 0)
+    assert line["loss"] is None
+    assert line["clients"][0]["state"] == [None, None, 0.1]
+    assert RoundRecord.from_json(record.to_json()).loss is None
+
+
+def test_rejections_say_where_they_happened_unless_it_was_at_the_server():
+    record = RoundRecord(
+        round=0, rejections=(Rejection(7, "replayed"), Rejection(2, "malformed", at="client"))
+    )
+    assert json.loads(record.to_json())["rejections"] == [
+        {"client": 7, "reason": "replayed"},
+        {"client": 2, "reason": "malformed", "at": "client"},
+    ]
