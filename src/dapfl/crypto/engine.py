@@ -111,8 +111,6 @@ class FixedBase(Protocol):
 class Ring(ABC):
     """The integers modulo root², for an odd root, as one engine computes with them."""
 
-    large_spacing = 1  # rows of the largest table an engine wants, see engines.fixed_base
-
     def __init__(self, root: int) -> None:
         if root < 3 or root % 2 == 0:
             raise CryptoError("A ring needs an odd root of at least 3.")

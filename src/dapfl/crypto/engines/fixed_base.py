@@ -8,7 +8,7 @@ times in all. A wide spacing makes a small table:
     shape            entries    2048-bit key      work for one power
     (4, every digit)      16    10 KB             1,024 squarings, 256 products: no table to speak of
     (4, 8)               512    0.3 MB            28 squarings, 256 products
-    (8, 1 or 2)       32,768    21 or 10 MB       0 or 8 squarings, 128 products
+    (8, 2)            16,384    10 MB             8 squarings, 128 products
 
 A base earns its table by use: the first power is computed directly, the next ones with the small
 table, and a base that is used hundreds of times gets the large one. Tables are shared by equal
@@ -58,7 +58,7 @@ class TableCache:
             entry = self._entries.setdefault((type(ring), ring.root, base, exponent_bytes), _Entry())
             self._entries.move_to_end((type(ring), ring.root, base, exponent_bytes))
             entry.uses += uses
-            window, spacing = _shape(entry.uses, exponent_bytes, ring.large_spacing)
+            window, spacing = _shape(entry.uses, exponent_bytes)
             if (entry.window, entry.spacing) != (window, spacing):
                 entry.table = ring.build_table(base, exponent_bytes, window, spacing)
                 entry.window, entry.spacing = window, spacing
@@ -80,10 +80,10 @@ class TableCache:
 TABLES = TableCache(MEMORY_LIMIT)
 
 
-def _shape(uses: int, exponent_bytes: int, large_spacing: int) -> tuple[int, int]:
+def _shape(uses: int, exponent_bytes: int) -> tuple[int, int]:
     if uses < SMALL_FROM:
         return 4, 2 * exponent_bytes
-    return (4, 8) if uses < LARGE_FROM else (8, large_spacing)
+    return (4, 8) if uses < LARGE_FROM else (8, 2)
 
 
 class TabledBase:

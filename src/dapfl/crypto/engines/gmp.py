@@ -84,43 +84,45 @@ class GmpRing(Ring):
             products = [a * b % self._modulus for a, b in zip(products, _numbers(batch), strict=True)]
         return to_rows(products, self.modulus_bytes)
 
-    def build_table(self, base: int, exponent_bytes: int, window: int, spacing: int) -> list[list[Any]]:
-        """table[i][v] = base^(v·2^(window·spacing·i))."""
-        digits = 8 * exponent_bytes // window
-        power, table = mpz(base), []
-        for _ in range(-(-digits // spacing)):
+    def build_table(
+        self, base: int, exponent_bytes: int, window: int, spacing: int
+    ) -> list[list[tuple[Any, Any]]]:
+        """Entry [i][v] is the pair of base^(v·2^(window·spacing·i)): x = x0 + x1·root as (x0, x1)."""
+        rows, power, table = -(-8 * exponent_bytes // (window * spacing)), mpz(base), []
+        for index in range(rows):
+            if index:
+                power = gmpy2.powmod(power, mpz(1) << (window * spacing), self._modulus)
             row = [mpz(1)]
             for _ in range((1 << window) - 1):
                 row.append(row[-1] * power % self._modulus)
-            table.append(row)
-            power = gmpy2.powmod(power, mpz(1) << (window * spacing), self._modulus)
+            table.append([gmpy2.f_divmod(entry, self._root)[::-1] for entry in row])
         return table
 
     def table_powers(
-        self,
-        table: list[list[Any]],
-        exponents: Matrix,
-        window: int,
-        spacing: int,
-        messages: Matrix | None,
-        scale: int,
+        self, table: Any, exponents: Matrix, window: int, spacing: int, messages: Matrix | None, scale: int
     ) -> Matrix:
         """See `Ring.table_powers`; a table of one row is nothing that GMP does not do better itself."""
         if len(table) == 1:
-            powers = gmpy2.powmod_exp_list(table[0][1], _numbers(exponents), self._modulus)
+            lower, upper = table[0][1]
+            powers = gmpy2.powmod_exp_list(lower + upper * self._root, _numbers(exponents), self._modulus)
         else:
             digits = exponents if window == 8 else _nibbles(exponents)
             powers = [self._table_power(table, row.tobytes(), window, spacing) for row in digits]
         return self._rows(powers, messages, scale)
 
-    def _table_power(self, table: list[list[Any]], digits: bytes, window: int, spacing: int) -> Any:
-        modulus, power = self._modulus, mpz(1)
+    def _table_power(self, table: Any, digits: bytes, window: int, spacing: int) -> Any:
+        """A product of pairs: three small products and two small divisions beat one large of each."""
+        root, divide = self._root, gmpy2.f_divmod
+        x0, x1 = mpz(1), mpz(0)
         for start in reversed(range(spacing)):
-            for _ in range(window if power != 1 else 0):
-                power = power * power % modulus
+            for _ in range(window if start < spacing - 1 else 0):
+                carry, lower = divide(x0 * x0, root)
+                x0, x1 = lower, (2 * x0 * x1 + carry) % root
             for row, digit in zip(table, digits[start::spacing], strict=False):
-                power = power * row[digit] % modulus
-        return power
+                y0, y1 = row[digit]
+                carry, lower = divide(x0 * y0, root)
+                x0, x1 = lower, (x0 * y1 + x1 * y0 + carry) % root
+        return x0 + x1 * root
 
     def _rows(self, powers: list[Any], messages: Matrix | None, scale: int) -> Matrix:
         """Powers, times 1 + scale·message·root if there are messages."""

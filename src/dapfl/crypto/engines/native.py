@@ -64,8 +64,6 @@ class NativeEngine:
 class NativeRing(Ring):
     """The integers modulo root², computed by the C extension."""
 
-    large_spacing = 2
-
     def __init__(self, root: int, engine: NativeEngine, limbs: int) -> None:
         super().__init__(root)
         self._backend, self._lanes = engine.name, engine.lanes
