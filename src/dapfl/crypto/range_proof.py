@@ -32,6 +32,7 @@ from dapfl.errors import CryptoError, InvalidProof
 
 _LABEL = b"dapfl range proof 1"
 _CHALLENGE_BITS = 128  # guessing a challenge succeeds once in 2^128
+_CHALLENGES = 1 << _CHALLENGE_BITS
 _WEIGHT_BITS = 64
 
 
@@ -72,7 +73,7 @@ def prove(value: int, bits: int, key: PrivateKey, context: bytes) -> bytes:
     challenge = _challenge(ciphertexts, announced, public, context)
     proof = b""
     for c, a, (bit, r, s, false_challenge, false_answer) in zip(ciphertexts, announced, secret, strict=True):
-        true_challenge = (challenge - false_challenge) % 2**_CHALLENGE_BITS
+        true_challenge = (challenge - false_challenge) % _CHALLENGES
         answer = int(s * gmpy2.powmod(r, true_challenge, n) % n)
         if bit:
             proof += _pack(_Bit(c, a, (false_answer, answer), false_challenge), public)
@@ -107,7 +108,7 @@ def _answered(parts: Sequence[_Bit], challenge: int, key: PublicKey) -> bool:
     z, rest, over_g = 1, 1, 0
     for part in parts:
         exponent = 0  # of c, which u_0 = c and u_1 = c/g share
-        for statement, e in enumerate((part.challenge, (challenge - part.challenge) % 2**_CHALLENGE_BITS)):
+        for statement, e in enumerate((part.challenge, (challenge - part.challenge) % _CHALLENGES)):
             weight = secrets.randbits(_WEIGHT_BITS)
             z = z * int(gmpy2.powmod(part.answers[statement], weight, n)) % n
             rest = rest * int(gmpy2.powmod(part.announced[statement], weight, square)) % square
@@ -126,7 +127,7 @@ def _challenge(
     state = hashlib.sha256(_LABEL + len(context).to_bytes(8, "big") + context)
     for number in (key.n, key.g, *ciphertexts, *(a for pair in announced for a in pair)):
         state.update(number.to_bytes(width, "big"))
-    return int.from_bytes(state.digest(), "big") % 2**_CHALLENGE_BITS
+    return int.from_bytes(state.digest(), "big") % _CHALLENGES
 
 
 def _nth_power(x: int, key: PrivateKey) -> int:
