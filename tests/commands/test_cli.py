@@ -20,7 +20,8 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
 
 
 def test_help_needs_no_heavy_library() -> None:
-    code = "import sys, dapfl.cli; dapfl.cli.parser(); print({'torch', 'flwr', 'matplotlib'} & set(sys.modules))"
+    heavy = {"torch", "flwr", "matplotlib"}
+    code = f"import sys, dapfl.cli; dapfl.cli.parser(); print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
