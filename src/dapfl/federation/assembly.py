@@ -125,7 +125,8 @@ def shape_of(config: RunConfig, layout: Layout) -> Shape:
     """The federation's numbers: codec, tensors, minimum cohort."""
     if config.min_cohort > config.clients:
         raise ConfigError(
-            f"A minimum cohort of {config.min_cohort} can never be reached by {config.clients} clients."
+            f"A minimum cohort of {config.min_cohort} can never be reached by {config.clients} clients: "
+            "add clients, or lower --min-cohort (below 3, members can read each other's models)."
         )
     segments = tuple(
         Segment(tensor.name, tensor.start, tensor.stop, nonnegative=tensor.name.endswith("running_var"))

@@ -125,7 +125,7 @@ class ModelStore:
 
     def __init__(self) -> None:
         self._models: Latest[GlobalModel] = Latest(3)
-        self._parts: Latest[Part] = Latest(8)
+        self._parts: Latest[Part] = Latest(4)
         self._deliveries: Latest[tuple[Part, ...]] = Latest(1)
 
     def opened(self, message: bytes, limit: int, suite: ClientSuite) -> tuple[Part, ...]:

@@ -56,6 +56,9 @@ from dapfl.federation.transport import EVERYONE, SERVER, ClientId
 
 log = logging.getLogger("dapfl.server")
 
+# Deliveries made so far, with their hashes, by the ids of their parts (which they keep alive).
+_Deliveries = dict[tuple[int, ...], tuple[tuple[Signed, ...], bytes, bytes]]
+
 
 class CentralServer:
     """CS with its keys (inside `suite`) and what it has been sent."""
@@ -84,7 +87,6 @@ class CentralServer:
         self.poll = self._new_poll()
         self.ledger = RoundLedger(-1)
         self._tallies: dict[bytes, Tally] = {}
-        self._deliveries: dict[tuple[int, ...], tuple[tuple[Signed, ...], bytes, bytes]] = {}
 
     # Sending -----------------------------------------------------------------------------------
 
@@ -97,15 +99,16 @@ class CentralServer:
     ) -> dict[ClientId, bytes]:
         """The messages that begin round t; one client may be asked for W(t) along the way."""
         self.ledger = RoundLedger(t)
-        self._tallies, self._deliveries = {}, {}
+        self._tallies = {}
         call = self._signed(Call(self._context(t, EVERYONE, self.lineage.head.name)))
         messages: dict[ClientId, bytes] = {}
+        made: _Deliveries = {}
         for client in clients:
             orders = [call] if client != ask else [call, self._request(t, client, whole=True)]
             for order in orders:
                 kind = "call" if order is call else "request"
                 self.ledger.ask(client, digest(order.body), Asked(kind, self.lineage.head.name))
-            messages[client] = self._deliver(client, orders, "call")
+            messages[client] = self._deliver(client, orders, "call", made)
         return messages
 
     def request_model(
@@ -119,22 +122,22 @@ class CentralServer:
             order = self._request(t, client, whole=client in whole)
             kind = "request" if client in whole else "witness"
             self.ledger.ask(client, digest(order.body), Asked(kind, self.lineage.head.name))
-            messages[client] = self._deliver(client, [order], "request")
+            messages[client] = self._deliver(client, [order], "request", {})
         return messages
 
     def primer(self) -> bytes:
         """All that leads to the current model, for clients that were restored without it."""
         return encode(Delivery(VERSION, tuple(self.lineage.parts(self._snapshot))))
 
-    def _deliver(self, client: ClientId, orders: Sequence[Signed], kind: str) -> bytes:
-        """Orders, and the models that this client needs. Equal deliveries are one object, made once."""
+    def _deliver(self, client: ClientId, orders: Sequence[Signed], kind: str, made: "_Deliveries") -> bytes:
+        """Orders, and the models that this client needs. Equal deliveries are one object, `made` once."""
         models = self.lineage.parts_for(self.acknowledged.get(client), self._snapshot)
         parts = (*models, *orders)
         key = tuple(map(id, parts))
-        if key not in self._deliveries:
+        if key not in made:
             message = encode(Delivery(VERSION, parts))
-            self._deliveries[key] = parts, message, digest(message)
-        _, message, name = self._deliveries[key]
+            made[key] = parts, message, digest(message)
+        _, message, name = made[key]
         self.ledger.send(client, name, kind)
         return message
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from dapfl.federation.suite import Rows, ServerSuite
 from dapfl.federation.transport import ClientId
 
-_BATCH = 16  # contributions are multiplied in groups, so that memory does not grow with the cohort
+# Contributions are multiplied in groups, so that memory does not grow with the cohort.
+_MOST, _MOST_BYTES = 16, 2**26
 
 
 @dataclass
@@ -22,7 +23,8 @@ class Tally:
         self.senders.append(sender)
         self._contributions.append(contribution)
         self._counts.append(count)
-        if len(self._contributions) >= _BATCH:
+        held = sum(batch.nbytes for batch in self._contributions)
+        if len(self._contributions) >= _MOST or held > _MOST_BYTES:
             self._contributions, self._counts = [self.contributions()], [self.counts()]
 
     def contributions(self) -> Rows:
