@@ -5,7 +5,7 @@ nothing that comes through it; who sent a reply is proved by its signature, not 
 filed under.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 ClientId = int
@@ -69,7 +69,3 @@ class LocalTransport:
             else:
                 failures[client] = "unknown-client"
         return Exchange(replies, failures)
-
-
-Deliver = Callable[[ClientId, bytes], None]
-"""How anyone on the network puts bytes before the server, under any name."""
