@@ -11,7 +11,9 @@ from dapfl.engines.flower.programs import unproxied
 from dapfl.errors import TransportError
 from dapfl.federation.transport import ClientId
 
-_APP = """\
+# The files of our Flower app. A stub: the code itself is installed on every machine.
+APP = {
+    "pyproject.toml": b"""\
 [project]
 name = "dapfl-run"
 version = "1.0.0"
@@ -28,6 +30,7 @@ clientapp = "dapfl.engines.flower.client_app:app"
 [tool.flwr.app.config]
 folder = ""
 """
+}
 
 
 class Control:
@@ -47,15 +50,14 @@ class Control:
                 request = RegisterNodeRequest(public_key=key, name=f"dapfl client {client}")
                 self._call(f"register client {client}", self._client.RegisterNode, request)
 
-    def start(self, folder: ServerFolder) -> int:
-        """Starts our app; returns Flower's id of its run."""
+    def start(self, folder: ServerFolder, app: Mapping[str, bytes] = APP) -> int:
+        """Starts an app, ours unless told otherwise; returns Flower's id of its run."""
         from flwr.cli.build import build_fab_from_files
         from flwr.common.serde import fab_to_proto, user_config_to_proto
         from flwr.proto.control_pb2 import StartRunRequest
         from flwr.supercore.fab import Fab
 
-        # A stub of a few lines: the code itself is installed on every machine.
-        bundle, _ = build_fab_from_files({"pyproject.toml": _APP.encode()})
+        bundle, _ = build_fab_from_files(dict(app))
         request = StartRunRequest(
             fab=fab_to_proto(Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})),
             override_config=user_config_to_proto({"folder": str(folder.path.resolve())}),
