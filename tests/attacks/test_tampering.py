@@ -17,10 +17,9 @@ from dapfl.federation.messages import (
     decode_sealed,
     decode_server_body,
     encode,
-    kind_of,
 )
 from dapfl.federation.records import ClientReport
-from tests.federation.small import Recording, Small
+from tests.federation.small import Recording, Small, kind_of
 
 FORGERY = {"bad-signature", "malformed", "wrong-version"}
 

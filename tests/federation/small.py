@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from dapfl.config import ActionSpace, Axis, CryptoConfig, PolicyConfig
 from dapfl.crypto.envelope import envelope_named
@@ -49,6 +50,11 @@ def insecure_keys(clients: int = 6, federation: int = 0) -> tuple[ServerBundle, 
 
 def initial_weights() -> Vector:
     return stream(0, "initial").normal(0, 0.3, SIZE).astype(np.float32)
+
+
+def kind_of(body: Struct) -> str:
+    """The name under which a body is signed."""
+    return str(type(body).__struct_config__.tag)
 
 
 class Learner:

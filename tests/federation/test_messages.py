@@ -28,9 +28,9 @@ from dapfl.federation.messages import (
     decode_server_body,
     digest,
     encode,
-    kind_of,
 )
 from dapfl.federation.records import ClientReport
+from tests.federation.small import kind_of
 
 CONTEXT = Context(VERSION, bytes(range(16)), 3, 0, -1, bytes(range(32)))
 REPORT = ClientReport(outcome="trained", eta=0.1, alpha=3, seconds={"train": 1.5}, refused=("replayed",))

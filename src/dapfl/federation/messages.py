@@ -168,15 +168,6 @@ def encode(message: Struct) -> bytes:
     return _encoder.encode(message)
 
 
-def kind_of(body: ServerBody | ClientBody) -> str:
-    """The name under which a body is signed.
-
-    >>> kind_of(Call(Context(1, bytes(16), 0, 0, -1, NO_MODEL)))
-    'call'
-    """
-    return str(type(body).__struct_config__.tag)
-
-
 def digest(data: bytes) -> bytes:
     """SHA-256, the hash of every name and commitment in the protocol."""
     return hashlib.sha256(data).digest()
