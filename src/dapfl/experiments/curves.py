@@ -87,6 +87,11 @@ def phases(rounds: Iterable[RoundRecord]) -> dict[str, float]:
     return {phase: sums[phase] / count for phase in sorted(sums, key=lambda phase: -sums[phase])}
 
 
+def phase_name(phase: str) -> str:
+    """A phase's name without its side: `client_train` is `train`."""
+    return phase.removeprefix("client_").replace("_", " ")
+
+
 # Why a client's contribution is not in C(t), in the order in which the reasons are stacked.
 FATES = ("accepted", "over-budget", "diverged", "rejected", "failed", "unselected")
 

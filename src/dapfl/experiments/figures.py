@@ -234,7 +234,9 @@ def _stack(axes: Axes, series: Mapping[str, Sequence[float]], title: str) -> Non
     """Stacked bars, one a group, with the panel's own legend below."""
     left = np.zeros(max((len(values) for values in series.values()), default=0))
     for (name, values), ink in zip(series.items(), PHASES * len(series), strict=False):
-        axes.barh(range(len(left)), values, left=left, color=ink.light, height=0.62, label=phase_name(name))
+        axes.barh(
+            range(len(left)), values, left=left, color=ink.light, height=0.62, label=curves.phase_name(name)
+        )
         left += np.asarray(values)
     axes.set(title=title)
     axes.grid(axis="y", visible=False)
@@ -242,8 +244,3 @@ def _stack(axes: Axes, series: Mapping[str, Sequence[float]], title: str) -> Non
     axes.tick_params(axis="y", length=0)
     if series:
         axes.legend(loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2, handlelength=1.0, columnspacing=1.2)
-
-
-def phase_name(phase: str) -> str:
-    """A phase's name without its side: `client_train` is `train`."""
-    return phase.removeprefix("client_").replace("_", " ")

@@ -23,7 +23,7 @@ def task_data(groups: Sequence[Group]) -> dict[str, Any]:
     def phases(of_client: bool) -> list[dict[str, Any]]:
         kept = [name for name in names if name.startswith("client_") == of_client]
         return [
-            _bars(name.removeprefix("client_").replace("_", " "), [each.get(name, 0.0) for each in found], i)
+            _bars(curves.phase_name(name), [each.get(name, 0.0) for each in found], i)
             for i, name in enumerate(kept)
         ]
 
