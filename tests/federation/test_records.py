@@ -1,8 +1,10 @@
 import json
 import math
+from typing import Any
 
+from dapfl.federation.models import Vector
 from dapfl.federation.records import ClientRecord, ClientReport, Rejection, RoundRecord
-from tests.federation.small import Small
+from tests.federation.small import Learner, Small
 
 ROUND_KEYS = [
     "round",
@@ -43,6 +45,7 @@ CLIENT_KEYS = {
     "actor_loss",
     "q",
     "local_loss",
+    "deferred",
 }
 
 
@@ -89,3 +92,19 @@ def test_rejections_say_where_they_happened_unless_it_was_at_the_server():
         {"client": 7, "reason": "replayed"},
         {"client": 2, "reason": "malformed", "at": "client"},
     ]
+
+
+class Leaping(Learner):
+    """Moves one weight further than the compact codec can say in one round."""
+
+    def train(self, weights: Vector, *args: Any) -> Vector:
+        local = weights.copy()
+        local[7] += 100
+        return local
+
+
+def test_what_the_compact_codec_holds_back_is_counted():
+    small = Small(codec="compact", encryption="none", learners={2: Leaping(2)})
+    record = small.federation.run_round(0)
+    held_back = {client.id: client.deferred for client in record.clients}
+    assert held_back == {1: 0, 2: 1, 3: 0, 4: 0}

@@ -140,18 +140,18 @@ def execute(args: argparse.Namespace) -> int:
             accuracy = "?" if record.accuracy is None else f"{record.accuracy:.4f}"
             advance(1, f"accuracy {accuracy}  clients {record.participants}/{config.clients}")
         attacks = session.attacks()
-    _show(session.path, attacks, time.monotonic() - began)
+    _show(session.path, config.clients, attacks, time.monotonic() - began)
     return 0
 
 
-def _show(path: Path, attacks: tuple[str, ...], seconds: float) -> None:
+def _show(path: Path, clients: int, attacks: tuple[str, ...], seconds: float) -> None:
     """The closing table and what to do next."""
     from rich.table import Table
 
     from dapfl.experiments.results import read_run
 
     rounds = read_run(path).rounds
-    last, clients = rounds[-1], len(rounds[-1].clients)
+    last = rounds[-1]
     best = max((each.accuracy for each in rounds if each.accuracy is not None), default=None)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("test accuracy", _share(last.accuracy), f"best {_share(best)}")

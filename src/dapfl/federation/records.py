@@ -40,6 +40,7 @@ class ClientReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     actor_loss: float | None = None
     q: float | None = None
     local_loss: float | None = None
+    deferred: Amount | None = None
     epochs: Amount = 0
     seconds: Numbers = {}
     refused: Annotated[tuple[Name, ...], Meta(max_length=16)] = ()
@@ -72,6 +73,7 @@ class ClientRecord(Struct, frozen=True, kw_only=True):
     actor_loss: float | None = None
     q: float | None = None
     local_loss: float | None = None
+    deferred: int | None = None  # weights of which the compact codec holds a part back for the next round
 
     @classmethod
     def of(cls, client: int, status: str, report: ClientReport | None) -> "ClientRecord":

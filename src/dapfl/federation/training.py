@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from dapfl.crypto.packing import Encoded
 from dapfl.errors import EncodingError
 from dapfl.federation.models import GlobalModel, Shape, Vector
 from dapfl.federation.records import ClientReport
@@ -103,11 +104,14 @@ class LocalTraining:
             with watch.phase("evaluate"):
                 loss_after = self.learner.evaluate(local).loss
         self.policy.observe(Outcome(completed=True, loss_after=loss_after))
-        contribution = self._encode(local, model, watch)
-        outcome: Literal["trained", "diverged"] = "diverged" if isinstance(contribution, str) else "trained"
-        return Trained(
-            contribution, self._report(outcome, state, now, choice, choice.alpha, loss_after=loss_after)
+        encoded = self._encode(local, model, watch)
+        if isinstance(encoded, str):
+            report = self._report("diverged", state, now, choice, choice.alpha, loss_after=loss_after)
+            return Trained(encoded, report)
+        report = self._report(
+            "trained", state, now, choice, choice.alpha, loss_after=loss_after, deferred=encoded.deferred
         )
+        return Trained(encoded.plaintexts, report)
 
     def _situation(self, t: int, state: Metrics, now: Resources) -> Situation:
         return Situation(
@@ -122,7 +126,7 @@ class LocalTraining:
             samples=self.learner.samples,
         )
 
-    def _encode(self, local: Vector, model: GlobalModel, watch: Stopwatch) -> Rows | Lost:
+    def _encode(self, local: Vector, model: GlobalModel, watch: Stopwatch) -> Encoded | Lost:
         """The contribution, unless training has diverged: such weights are not numbers to add."""
         codec = self.shape.codec
         with watch.phase("encode"):
@@ -131,7 +135,7 @@ class LocalTraining:
             except EncodingError:
                 return "diverged"
         self.residual = encoded.residual
-        return encoded.plaintexts
+        return encoded
 
     def _report(
         self,
@@ -142,6 +146,7 @@ class LocalTraining:
         epochs: int,
         *,
         loss_after: float | None = None,
+        deferred: int | None = None,
     ) -> ClientReport:
         agent = self.policy.record
         return ClientReport(
@@ -165,6 +170,7 @@ class LocalTraining:
             q=_number(agent.q),
             local_loss=_number(loss_after),
             epochs=int(epochs),
+            deferred=deferred,
         )
 
 
