@@ -119,9 +119,11 @@ def perform(job: Job) -> None:
     """Runs a job in this process, or continues it where it stopped."""
     fresh = not (job.path / "manifest.json").exists()
     session = start(job.config, job.path, inline=True) if fresh else resume(job.path, inline=True)
+    parent = multiprocessing.parent_process()
     with session:
         for _ in session:
-            pass
+            if parent is not None and not parent.is_alive():
+                return  # the comparison was killed: the run can be resumed, and must not be in its way
 
 
 @dataclass(frozen=True)
