@@ -10,7 +10,7 @@ import gmpy2
 import numpy as np
 import pytest
 
-from dapfl.crypto.engine import Engine, available_engines, engine_named, rows_below, to_ints, to_rows
+from dapfl.crypto.engine import Engine, available_engines, engine_named, first_not_below, to_ints, to_rows
 from dapfl.crypto.engines import native
 from dapfl.crypto.engines.fixed_base import TABLES, TableCache
 from dapfl.crypto.engines.gmp import GmpEngine, GmpRing
@@ -112,10 +112,15 @@ def test_quotients(name: str, bits: int) -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_chinese_remainders(name: str) -> None:
-    p, q = 2**127 - 1, 2**89 - 1
-    numbers = [0, 1, p, q, p * q - 1, 12345678901234567890 * p]
-    low, high = to_rows((x % p for x in numbers), 16), to_rows((x % q for x in numbers), 12)
-    assert to_ints(engine(name).combine(low, high, p, q)) == numbers
+    rng = random.Random(1)
+    primes = [int(gmpy2.next_prime(rng.getrandbits(bits) | 1 << (bits - 1))) for bits in (127, 128, 512, 512)]
+    p, q, r, s = primes
+    for a, b in ((p, q), (q, p), (r, s), (s, r), (r * r, s * s), (p, s), (s, p), (7, q)):
+        remainders = engine(name).remainders(a, b)
+        for count in (1, 9):
+            numbers = operands(a * b, count, rng)
+            low, high = (to_rows((x % m for x in numbers), (m.bit_length() + 7) // 8) for m in (a, b))
+            assert to_ints(remainders.combine(low, high)) == numbers
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -217,6 +222,7 @@ def test_engines_are_found_by_name() -> None:
 def test_rows_are_compared_as_numbers() -> None:
     for limit in (1, 255, 256, 2**64, 2**64 + 1, 2**127 - 1, 10**30):
         for width in (1, 7, 8, 9, 16, 17):
-            around = [0, 1, limit - 1, limit, limit + 1, 2 * limit, 256**width - 1]
-            numbers = [number for number in around if number < 256**width]
-            assert rows_below(to_rows(numbers, width), limit).tolist() == [x < limit for x in numbers]
+            for number in (0, 1, limit - 1, limit, limit + 1, 2 * limit, 256**width - 1):
+                if number < 256**width:
+                    rows = to_rows([0, number, number], width)
+                    assert first_not_below(rows, limit) == (None if number < limit else 1)

@@ -85,20 +85,20 @@ def check_rows(rows: Matrix, widest: int, what: str) -> Matrix:
     return np.ascontiguousarray(rows)
 
 
-def rows_below(rows: Matrix, limit: int) -> npt.NDArray[np.bool_]:
-    """Which rows hold a number below `limit`: the first bytes decide, the rare tie is looked at."""
+def first_not_below(rows: Matrix, limit: int) -> int | None:
+    """The first row that holds `limit` or more: the top bytes decide, the rare tie is looked at."""
     width = rows.shape[1]
     if limit >> (8 * width):
-        return np.ones(len(rows), np.bool_)
+        return None
     top = min(8, width)
-    shift = 8 * (width - top)
-    words = np.zeros((len(rows), 8), np.uint8)
-    words[:, :top] = rows[:, width - top :]
-    leading = words.view("<u8")[:, 0]
-    below = leading < np.uint64(limit >> shift)
-    for index in np.flatnonzero(leading == np.uint64(limit >> shift)):
-        below[index] = int.from_bytes(rows[index].tobytes(), "little") < limit
-    return below
+    if width % 8:
+        words = np.zeros((len(rows), 8), np.uint8)
+        words[:, :top] = rows[:, width - top :]
+    else:
+        words = np.ascontiguousarray(rows)
+    leading = words.view("<u8")[:, -1]
+    suspects = np.flatnonzero(leading >= np.uint64(limit >> (8 * (width - top))))
+    return next((int(i) for i in suspects if int.from_bytes(rows[i].tobytes(), "little") >= limit), None)
 
 
 class FixedBase(Protocol):
@@ -158,7 +158,7 @@ class Ring(ABC):
                     f"Batch {index} is not a matrix of {len(batches[0])} rows of {self.modulus_bytes} bytes."
                 )
             check_rows(batch, self.modulus_bytes, "Ciphertexts")
-            if not rows_below(batch, self.modulus).all():
+            if first_not_below(batch, self.modulus) is not None:
                 raise InvalidCiphertext(f"Batch {index} holds a number that is not below n².")
         return self._product([np.ascontiguousarray(batch) for batch in batches])
 
@@ -190,6 +190,13 @@ class Ring(ABC):
         """base^exponent · (1 + scale·message·root) from a table of the same window and spacing."""
 
 
+class Remainders(Protocol):
+    """Chinese remainders for two odd moduli p and q without a common factor."""
+
+    def combine(self, low: Matrix, high: Matrix) -> Matrix:
+        """The numbers below p·q that are `low` modulo p and `high` modulo q, row by row."""
+
+
 class Engine(Protocol):
     """One way to compute."""
 
@@ -198,8 +205,8 @@ class Engine(Protocol):
     def ring(self, root: int) -> Ring:
         """The ring modulo root²."""
 
-    def combine(self, low: Matrix, high: Matrix, p: int, q: int) -> Matrix:
-        """The numbers below p·q that are `low` modulo p and `high` modulo q (Chinese remainders)."""
+    def remainders(self, p: int, q: int) -> Remainders:
+        """What joins numbers modulo p and modulo q."""
 
 
 ENGINES = ("ifma", "avx2", "gmp")  # the fastest first

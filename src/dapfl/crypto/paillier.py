@@ -26,10 +26,11 @@ import numpy as np
 from dapfl.crypto.engine import (
     Engine,
     Matrix,
+    Remainders,
     Ring,
     check_rows,
     engine_named,
-    rows_below,
+    first_not_below,
     to_ints,
     to_rows,
 )
@@ -112,9 +113,9 @@ class PublicKey:
             raise InvalidCiphertext(
                 f"A ciphertext of this key has {self.ciphertext_bytes} bytes, not {rows.shape[1]}."
             )
-        outside = np.flatnonzero(~rows_below(rows, self.n * self.n))
-        if len(outside):
-            raise InvalidCiphertext(f"Ciphertext {outside[0]} is not below n².")
+        outside = first_not_below(rows, self.n * self.n)
+        if outside is not None:
+            raise InvalidCiphertext(f"Ciphertext {outside} is not below n².")
         # A product is a unit if and only if every factor is: one gcd for the whole batch.
         while len(rows) > 1:
             half = len(rows) // 2
@@ -258,12 +259,12 @@ class PrivateKey:
             raise InvalidCiphertext(
                 f"A ciphertext of this key has {key.ciphertext_bytes} bytes, not {rows.shape[1]}."
             )
-        outside = np.flatnonzero(~rows_below(rows, key.n * key.n))
-        if len(outside):
-            raise InvalidCiphertext(f"Ciphertext {outside[0]} is not below n².")
+        outside = first_not_below(rows, key.n * key.n)
+        if outside is not None:
+            raise InvalidCiphertext(f"Ciphertext {outside} is not below n².")
         low = self._ring_p.quotients(rows, self.p - 1, self._scales[0])
         high = self._ring_q.quotients(rows, self.q - 1, self._scales[1])
-        return self._engine.combine(low, high, self.p, self.q)
+        return self._plaintext_remainders.combine(low, high)
 
     def encrypt(self, plaintexts: Matrix) -> Matrix:
         """The same as `public_key.encrypt`, computed modulo p² and q²."""
@@ -271,7 +272,7 @@ class PrivateKey:
         rows = check_rows(plaintexts, key.plaintext_bytes, "Plaintexts")
         exponents = key.draw_exponents(len(rows))
         low, high = (encryption.encrypt(rows, exponents) for encryption in self._encryptions)
-        return self._engine.combine(low, high, self.p * self.p, self.q * self.q)
+        return self._ciphertext_remainders.combine(low, high)
 
     def decrypt_int(self, ciphertext: int) -> int:
         """The plaintext of one ciphertext."""
@@ -299,15 +300,26 @@ class PrivateKey:
         return self._engine.ring(self.q)
 
     @cached_property
+    def _plaintext_remainders(self) -> Remainders:
+        return self._engine.remainders(self.p, self.q)
+
+    @cached_property
+    def _ciphertext_remainders(self) -> Remainders:
+        return self._engine.remainders(self.p * self.p, self.q * self.q)
+
+    @cached_property
     def _encryptions(self) -> tuple[_Encryption, _Encryption]:
         return _Encryption(self.public_key, self._ring_p), _Encryption(self.public_key, self._ring_q)
 
     @cached_property
     def _scales(self) -> tuple[int, int]:
         """L(g^(p-1) mod p²)⁻¹ mod p and the same for q: Eq. 7's δ, one half for each prime."""
-        scales = []
+        scales, key = [], self.public_key
         for prime in (self.p, self.q):
-            power = gmpy2.powmod_sec(self.public_key.g, prime - 1, prime * prime)
+            if key.g == key.n + 1:
+                power = (1 + (prime - 1) * key.n) % (prime * prime)
+            else:
+                power = gmpy2.powmod_sec(key.g, prime - 1, prime * prime)
             try:
                 scales.append(int(gmpy2.invert(power // prime, prime)))
             except ZeroDivisionError:

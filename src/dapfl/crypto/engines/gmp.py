@@ -11,7 +11,7 @@ import gmpy2
 import numpy as np
 from gmpy2 import mpz
 
-from dapfl.crypto.engine import Matrix, Ring, spread, to_rows
+from dapfl.crypto.engine import Matrix, Remainders, Ring, spread, to_rows
 from dapfl.errors import InvalidCiphertext
 
 
@@ -24,11 +24,23 @@ class GmpEngine:
         """The ring modulo root²."""
         return GmpRing(root)
 
-    def combine(self, low: Matrix, high: Matrix, p: int, q: int) -> Matrix:
-        """Garner: low + p·((high - low)·p⁻¹ mod q)."""
-        inverse, p_, q_ = gmpy2.invert(p, q), mpz(p), mpz(q)
+    def remainders(self, p: int, q: int) -> Remainders:
+        """What joins numbers modulo p and modulo q."""
+        return GmpRemainders(p, q)
+
+
+class GmpRemainders:
+    """Chinese remainders as Garner computes them: low + p·((high - low)/p mod q)."""
+
+    def __init__(self, p: int, q: int) -> None:
+        self._p, self._q, self._inverse = mpz(p), mpz(q), gmpy2.invert(p, q)
+        self._width = ((p * q).bit_length() + 7) // 8
+
+    def combine(self, low: Matrix, high: Matrix) -> Matrix:
+        """The numbers below p·q that are `low` modulo p and `high` modulo q, row by row."""
+        p, q, inverse = self._p, self._q, self._inverse
         pairs = zip(_numbers(low), _numbers(high), strict=True)
-        return to_rows((a + p_ * ((b - a) * inverse % q_) for a, b in pairs), ((p * q).bit_length() + 7) // 8)
+        return to_rows((a + p * ((b - a) * inverse % q) for a, b in pairs), self._width)
 
 
 class GmpRing(Ring):

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dapfl.crypto.engine import Matrix, Ring, spread
-from dapfl.crypto.engines.gmp import GmpEngine, GmpRing
+from dapfl.crypto.engine import Matrix, Remainders, Ring, spread
+from dapfl.crypto.engines.gmp import GmpRemainders, GmpRing
 from dapfl.errors import InvalidCiphertext
 
 Words = npt.NDArray[np.uint64]
@@ -56,9 +56,12 @@ class NativeEngine:
             return GmpRing(root)
         return NativeRing(root, self, limbs)
 
-    def combine(self, low: Matrix, high: Matrix, p: int, q: int) -> Matrix:
-        """Chinese remainders, which are no hot spot: GMP does them."""
-        return GmpEngine().combine(low, high, p, q)
+    def remainders(self, p: int, q: int) -> Remainders:
+        """What joins numbers modulo p and modulo q."""
+        ring = self.ring(q)
+        if isinstance(ring, NativeRing) and p.bit_length() <= q.bit_length() + 2:
+            return NativeRemainders(p, ring)
+        return GmpRemainders(p, q)
 
 
 class NativeRing(Ring):
@@ -68,7 +71,7 @@ class NativeRing(Ring):
         super().__init__(root)
         self._backend, self._lanes = engine.name, engine.lanes
         self._limbs = limbs
-        self._radix = 1 << (_BITS * limbs)
+        self.radix = 1 << (_BITS * limbs)
         self._constants = self._prepare()
         self._scales: dict[int, Words] = {}
 
@@ -78,19 +81,23 @@ class NativeRing(Ring):
         mu = (1 << (_BITS * (cut + 2 * limbs))) // modulus
         minus_inverse = -pow(root, -1, 1 << (4 * _BITS)) % (1 << (4 * _BITS))
         header = [limbs, self.root_bytes, self.modulus_bytes, cut]
-        lift = [self._pair(pow(self._radix, power + 2, modulus)) for power in range(_CHUNKS)]
+        lift = [self._pair(pow(self.radix, power + 2, modulus)) for power in range(_CHUNKS)]
         return np.concatenate(
             [
                 np.array(header, np.uint64),
                 self._words(minus_inverse, 4),
-                self._words(root, limbs),
+                self.words(root),
                 self._cover(),
-                self._pair(self._radix % modulus),
+                self._pair(self.radix % modulus),
                 *lift,
                 self._words(modulus, 2 * limbs),
                 self._words(mu, 2 * limbs),
             ]
         )
+
+    def words(self, number: int) -> Words:
+        """The limbs of a number as long as the root."""
+        return self._words(number, self._limbs)
 
     def _words(self, number: int, limbs: int) -> Words:
         mask = (1 << _BITS) - 1
@@ -99,12 +106,12 @@ class NativeRing(Ring):
     def _pair(self, number: int) -> Words:
         """x0 + x1·root as the limbs of x0 and of x1."""
         upper, lower = divmod(number, self.root)
-        return np.concatenate([self._words(lower, self._limbs), self._words(upper, self._limbs)])
+        return np.concatenate([self.words(lower), self.words(upper)])
 
     def _cover(self) -> Words:
         """A multiple of the root, above 2R, in limbs of at least 2^52 - 1: less any q, none is negative."""
         base = 1 << _BITS
-        multiple = (2 * self._radix // self.root + 1) * self.root
+        multiple = (2 * self.radix // self.root + 1) * self.root
         words = [multiple >> (_BITS * i) & (base - 1) for i in range(self._limbs - 1)]
         words.append(multiple >> (_BITS * (self._limbs - 1)))
         for i in range(self._limbs - 1):
@@ -115,8 +122,8 @@ class NativeRing(Ring):
     def _scale(self, scale: int) -> Words:
         """scale·R^(i+1) modulo the root, for every chunk i of a message."""
         if scale not in self._scales:
-            numbers = [scale * pow(self._radix, i + 1, self.root) % self.root for i in range(_MESSAGE_CHUNKS)]
-            self._scales[scale] = np.concatenate([self._words(number, self._limbs) for number in numbers])
+            numbers = [scale * pow(self.radix, i + 1, self.root) % self.root for i in range(_MESSAGE_CHUNKS)]
+            self._scales[scale] = np.concatenate([self.words(number) for number in numbers])
         return self._scales[scale]
 
     def _powers(self, bases: Matrix, exponent: int, messages: Matrix | None, scale: int) -> Matrix:
@@ -162,6 +169,28 @@ class NativeRing(Ring):
 
         return spread(work, len(batches[0]), 64 * self._lanes)
 
+    def combine(self, low: Matrix, high: Matrix, p: Words, inverse: Words, width: int) -> Matrix:
+        """low + p·((high - low)·inverse modulo root); inverse is in Montgomery form."""
+
+        def work(rows: slice) -> Matrix:
+            out = np.empty((rows.stop - rows.start, width), np.uint8)
+            widths = low.shape[1], high.shape[1]
+            _native.combine(
+                self._backend,
+                self._constants,
+                low[rows],
+                widths[0],
+                high[rows],
+                widths[1],
+                p,
+                inverse,
+                out,
+                width,
+            )
+            return out
+
+        return spread(work, len(low), 64 * self._lanes)
+
     def build_table(self, base: int, exponent_bytes: int, window: int, spacing: int) -> Any:
         """See `Ring.build_table`: limbs of pairs, entry after entry."""
         rows = -(-8 * exponent_bytes // (window * spacing))
@@ -195,6 +224,19 @@ class NativeRing(Ring):
             return out
 
         return spread(work, len(exponents), self._lanes)
+
+
+class NativeRemainders:
+    """Chinese remainders as Garner computes them, modulo p and the root of a ring."""
+
+    def __init__(self, p: int, ring: NativeRing) -> None:
+        self._ring, self._p = ring, ring.words(p)
+        self._inverse = ring.words(ring.radix * pow(p, -1, ring.root) % ring.root)
+        self._width = ((p * ring.root).bit_length() + 7) // 8
+
+    def combine(self, low: Matrix, high: Matrix) -> Matrix:
+        """The numbers below p·root that are `low` modulo p and `high` modulo root, row by row."""
+        return self._ring.combine(low, high, self._p, self._inverse, self._width)
 
 
 def _limbs(root_bits: int) -> int:

@@ -63,9 +63,9 @@ static inline void transpose(V *out, const V *in) {
 static int usable(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 const backend dapfl_avx2 = {
-    "avx2", LANES, usable, powers, quotients, build_table, table_powers, product,
+    "avx2", LANES, usable, powers, quotients, build_table, table_powers, product, combine,
 };
 #else
 static int usable(void) { return 0; }
-const backend dapfl_avx2 = {"avx2", 0, usable, NULL, NULL, NULL, NULL, NULL};
+const backend dapfl_avx2 = {"avx2", 0, usable, NULL, NULL, NULL, NULL, NULL, NULL};
 #endif

@@ -73,6 +73,8 @@ typedef struct {
     int (*table_powers)(const ring *, size_t count, const uint64_t *table, table_shape, const uint8_t *exponents,
                         messages, uint8_t *out);
     int (*product)(const ring *, size_t count, size_t batch_count, const uint8_t *const *batches, uint8_t *out);
+    int (*combine)(const ring *, size_t count, rows low, rows high, const uint64_t *p, const uint64_t *inverse,
+                   uint8_t *out, size_t width);
 } backend;
 
 extern const backend dapfl_ifma, dapfl_avx2, dapfl_portable;

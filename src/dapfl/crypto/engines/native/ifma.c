@@ -55,9 +55,9 @@ static int usable(void) {
 }
 
 const backend dapfl_ifma = {
-    "ifma", LANES, usable, powers, quotients, build_table, table_powers, product,
+    "ifma", LANES, usable, powers, quotients, build_table, table_powers, product, combine,
 };
 #else
 static int usable(void) { return 0; }
-const backend dapfl_ifma = {"ifma", 0, usable, NULL, NULL, NULL, NULL, NULL};
+const backend dapfl_ifma = {"ifma", 0, usable, NULL, NULL, NULL, NULL, NULL, NULL};
 #endif

@@ -143,9 +143,7 @@ static PyObject *powers(PyObject *self, PyObject *args) {
     int ran = b && read_ring(&v[0], &r) && check_rows(&v[1], count, width, &r, MAX_CHUNKS, "bases") &&
               (bits = exponent_bits(&v[2])) && read_messages(&v[3], message_width, &v[4], count, &r, &m) &&
               check_rows(&v[5], count, r.modulus_bytes, &r, 2, "out");
-    if (ran) {
-        WITHOUT_LOCK(status = b->powers(&r, count, (rows){v[1].buf, (size_t)width}, v[2].buf, bits, m, v[5].buf));
-    }
+    if (ran) WITHOUT_LOCK(status = b->powers(&r, count, (rows){v[1].buf, (size_t)width}, v[2].buf, bits, m, v[5].buf));
     return finish(ran, status, v, 6);
 }
 
@@ -163,9 +161,7 @@ static PyObject *quotients(PyObject *self, PyObject *args) {
     int ran = b && read_ring(&v[0], &r) && check_rows(&v[1], count, width, &r, MAX_CHUNKS, "bases") &&
               (bits = exponent_bits(&v[2])) && check_words(&v[3], (size_t)r.limbs, "scale") &&
               check_rows(&v[4], count, r.root_bytes, &r, 2, "out");
-    if (ran) {
-        WITHOUT_LOCK(status = b->quotients(&r, count, (rows){v[1].buf, (size_t)width}, v[2].buf, bits, v[3].buf, v[4].buf, &bad));
-    }
+    if (ran) WITHOUT_LOCK(status = b->quotients(&r, count, (rows){v[1].buf, (size_t)width}, v[2].buf, bits, v[3].buf, v[4].buf, &bad));
     PyObject *done = finish(ran, status, v, 5);
     Py_XDECREF(done);
     return done ? PyLong_FromSize_t(bad) : NULL;
@@ -185,9 +181,7 @@ static PyObject *build_table(PyObject *self, PyObject *args) {
     int status = 0;
     int ran = b && read_ring(&v[0], &r) && check_rows(&v[1], 1, v[1].len, &r, MAX_CHUNKS, "base") &&
               read_shape(window, spacing, exponent_bytes, &shape) && check_table(&v[2], shape, &r);
-    if (ran) {
-        WITHOUT_LOCK(status = b->build_table(&r, (rows){v[1].buf, (size_t)v[1].len}, shape, v[2].buf));
-    }
+    if (ran) WITHOUT_LOCK(status = b->build_table(&r, (rows){v[1].buf, (size_t)v[1].len}, shape, v[2].buf));
     return finish(ran, status, v, 3);
 }
 
@@ -211,9 +205,7 @@ static PyObject *table_powers(PyObject *self, PyObject *args) {
               ((size_t)v[2].len == count * (size_t)exponent_bytes || refuse("exponents")) &&
               read_messages(&v[3], message_width, &v[4], count, &r, &m) &&
               check_rows(&v[5], count, r.modulus_bytes, &r, 2, "out");
-    if (ran) {
-        WITHOUT_LOCK(status = b->table_powers(&r, count, v[1].buf, shape, v[2].buf, m, v[5].buf));
-    }
+    if (ran) WITHOUT_LOCK(status = b->table_powers(&r, count, v[1].buf, shape, v[2].buf, m, v[5].buf));
     return finish(ran, status, v, 6);
 }
 
@@ -250,6 +242,27 @@ static PyObject *product(PyObject *self, PyObject *args) {
     return finish(ran, status, v, 2);
 }
 
+/* combine(backend, ring, low, low_width, high, high_width, p, inverse, out, out_width) */
+static PyObject *combine(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *name;
+    Py_buffer v[6] = {0};
+    Py_ssize_t low, high, width;
+    if (!PyArg_ParseTuple(args, "sy*y*ny*ny*y*w*n", &name, &v[0], &v[1], &low, &v[2], &high, &v[3], &v[4], &v[5], &width))
+        return NULL;
+    const backend *b = find_backend(name);
+    ring r;
+    size_t count = low > 0 ? (size_t)v[1].len / (size_t)low : 0;
+    int status = 0;
+    int ran = b && read_ring(&v[0], &r) && check_rows(&v[1], count, low, &r, 1, "low") &&
+              check_rows(&v[2], count, high, &r, 1, "high") && check_words(&v[3], (size_t)r.limbs, "p") &&
+              check_words(&v[4], (size_t)r.limbs, "inverse") && check_rows(&v[5], count, width, &r, 2, "out");
+    if (ran)
+        WITHOUT_LOCK(status = b->combine(&r, count, (rows){v[1].buf, (size_t)low}, (rows){v[2].buf, (size_t)high},
+                                         v[3].buf, v[4].buf, v[5].buf, (size_t)width));
+    return finish(ran, status, v, 6);
+}
+
 static PyMethodDef METHODS[] = {
     {"backends", backends, METH_NOARGS, "(name, lanes) of each backend that this CPU can run"},
     {"powers", powers, METH_VARARGS, "powers of many bases with one exponent"},
@@ -257,6 +270,7 @@ static PyMethodDef METHODS[] = {
     {"build_table", build_table, METH_VARARGS, "a table of powers of one base"},
     {"table_powers", table_powers, METH_VARARGS, "powers of one base with many exponents"},
     {"product", product, METH_VARARGS, "products of batches, row by row"},
+    {"combine", combine, METH_VARARGS, "Chinese remainders"},
     {NULL, NULL, 0, NULL},
 };
 

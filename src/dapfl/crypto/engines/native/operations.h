@@ -300,3 +300,32 @@ static int table_powers(const ring *r, size_t count, const uint64_t *table, tabl
     }
     return 0;
 }
+
+/* ---- Chinese remainders ------------------------------------------------------------------------- */
+
+/* low + p*((high - low)/p mod root), for low < p <= 8*root and high < root. inverse is R/p mod root, [K]. */
+static int combine(const ring *r, size_t count, rows low, rows high, const uint64_t *p, const uint64_t *inverse,
+                   uint8_t *out, size_t width) {
+    field f;
+    prepare(&f, r);
+    const int K = f.K;
+    V a[MAX_LIMBS], b[MAX_LIMBS], factor[MAX_LIMBS], t[2 * MAX_LIMBS];
+    F p_factors[MAX_LIMBS], room[MAX_LIMBS];
+    spread(K, factor, inverse);
+    for (int j = 0; j < K; j++) p_factors[j] = FACTOR(all(p[j]));
+    for (size_t first = 0; first < count; first += LANES) {
+        load(low, first, count, K, a);
+        load(high, first, count, K, b);
+        for (int j = 0; j < K; j++) b[j] += f.root[j] << 3;
+        carry(K, b, b);
+        subtract(K, b, b, a);
+        residue_multiply(&f, b, b, factor);
+        reduce_once(K, b, f.root);
+        memcpy(t, a, sizeof(V) * (size_t)K);
+        clear(K, t + K);
+        multiply(K, t, p_factors, FACTORS(room, b, K));
+        carry(2 * K, t, t);
+        store(t, 2 * K, first, count, out, width);
+    }
+    return 0;
+}

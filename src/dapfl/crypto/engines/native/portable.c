@@ -39,5 +39,5 @@ static void transpose(V *out, const V *in) {
 static int usable(void) { return 1; }
 
 const backend dapfl_portable = {
-    "portable", LANES, usable, powers, quotients, build_table, table_powers, product,
+    "portable", LANES, usable, powers, quotients, build_table, table_powers, product, combine,
 };
