@@ -1,4 +1,4 @@
-"""Small clients for the tests of the local engine; in a module of their own, so that workers can import them."""
+"""Small clients for the tests of the local engine, in a module that worker processes can import."""
 
 import os
 from dataclasses import dataclass, field

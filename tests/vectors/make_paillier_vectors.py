@@ -58,7 +58,14 @@ def key_vectors(rng: random.Random, bits: int, random_g: bool) -> dict[str, obje
         tilde = pow(h * pow(g, -sigma, square) % n, pow(n, -1, rho), n)
         assert pow(g, sigma, square) * pow(tilde, n, square) % square == h
         signatures.append({"message": message.hex(), "sigma": sigma, "sigma_tilde": tilde})
-    vectors = {"p": p, "q": q, "g": g, "h_n": djn_base(n), "encryptions": encryptions, "signatures": signatures}
+    vectors = {
+        "p": p,
+        "q": q,
+        "g": g,
+        "h_n": djn_base(n),
+        "encryptions": encryptions,
+        "signatures": signatures,
+    }
     return {"bits": bits, **as_hex(vectors)}
 
 
