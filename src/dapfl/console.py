@@ -1,4 +1,4 @@
-"""What the terminal shows: bars on a terminal, plain lines in a pipe. Results on stdout, the rest on stderr."""
+"""What the terminal shows: bars on a terminal, lines in a pipe; results on stdout, the rest on stderr."""
 
 import sys
 from collections.abc import Iterator
