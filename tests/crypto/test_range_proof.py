@@ -57,7 +57,7 @@ def test_every_bit_of_a_proof_counts(place):
 _PROOF = prove(21, BITS, KEY, b"context")
 
 
-@pytest.mark.parametrize("absurd", [2, 2**BITS, 10**12, PUBLIC.n - 1])
+@pytest.mark.parametrize("absurd", [2, 2**BITS, 10**12, PUBLIC.n - 1], ids=["2", "2^bits", "10^12", "n-1"])
 def test_an_absurd_number_in_the_place_of_a_bit_is_noticed(absurd):
     width = PUBLIC.ciphertext_bytes
     false = PUBLIC.encrypt_int(absurd).to_bytes(width, "little")
@@ -88,7 +88,7 @@ def test_a_prover_that_picks_both_challenges_is_noticed():
         verify(proof, BITS, PUBLIC, b"context")
 
 
-@pytest.mark.parametrize("number", [0, KEY.p, PUBLIC.n, PUBLIC.n**2 + 1])
+@pytest.mark.parametrize("number", [0, KEY.p, PUBLIC.n, PUBLIC.n**2 + 1], ids=["0", "p", "n", "n^2+1"])
 def test_numbers_that_are_no_units_are_refused(number):
     width = PUBLIC.ciphertext_bytes
     with pytest.raises(InvalidProof):
