@@ -107,7 +107,9 @@ def test_files_placed_by_hand_are_taken_plain_or_gzipped(use, folder: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "content", [b"not gzip", gzip.compress(b"another file"), gzip.compress(b"x" * 99)[:-9]]
+    "content",
+    [b"not gzip", gzip.compress(b"another file"), gzip.compress(b"x" * 99)[:-9]],
+    ids=["not gzip", "another file", "cut short"],
 )
 def test_a_wrong_file_placed_by_hand_is_named(use, folder: Path, content: bytes) -> None:
     use(BROKEN)
