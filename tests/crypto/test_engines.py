@@ -165,13 +165,23 @@ def test_a_base_earns_its_table_by_use() -> None:
         TABLES.clear()
         ring = engine(name).ring((1 << 127) - 1)
         fixed, sizes, rng = ring.fixed_base(3, 16), [], random.Random(0)
-        for count in (1, 1, 7, 300, 8):
+        for count in (1, 1, 7, 60, 8, 1000, 8):
             exponents = operands(2**128, count, rng)
             got = fixed.powers(to_rows(exponents, 16))
             assert to_ints(got) == [pow(3, e, ring.modulus) for e in exponents]
             sizes.append(TABLES.size)
-        direct, small, same_small, large, same_large = sizes
-        assert direct < small == same_small < large == same_large
+        direct, small, same_small, medium, same_medium, large, same_large = sizes
+        assert direct < small == same_small < medium == same_medium < large == same_large
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_short_exponents(name: str) -> None:
+    ring = engine(name).ring((1 << 127) - 1)
+    for exponent_bytes in (1, 2, 3):
+        for count in (1, 2, 70, 1100):
+            exponents = [(7 * i) % 256**exponent_bytes for i in range(count)]
+            got = ring.fixed_base(5, exponent_bytes).powers(to_rows(exponents, exponent_bytes))
+            assert to_ints(got) == [pow(5, e, ring.modulus) for e in exponents]
 
 
 def test_equal_keys_share_a_table() -> None:
@@ -193,6 +203,18 @@ def test_tables_stay_within_their_memory() -> None:
     assert cache.size == cache.limit
     table = cache.table(rings[-1], 3, 16, 1)[0]
     assert cache.table(rings[-1], 3, 16, 1)[0] is table  # the most recent one is still there
+
+
+def test_keys_in_turn_do_not_displace_each_other() -> None:
+    """The largest tables take half of the memory; the rest is for everyone else's."""
+    rings = [GmpEngine().ring(root) for root in range(10**20 + 1, 10**20 + 9, 2)]
+    one = TableCache(10**9)
+    one.table(rings[0], 3, 16, 2000)
+    cache = TableCache(5 * one.size // 2)
+    first = [cache.table(ring, 3, 16, 2000) for ring in rings]
+    second = [cache.table(ring, 3, 16, 2000) for ring in rings]
+    assert all(a[0] is b[0] for a, b in zip(first, second, strict=True))
+    assert [spacing for _, _, spacing in first] == [2, 8, 8, 8]
 
 
 def test_a_root_that_native_code_cannot_hold_is_left_to_gmp() -> None:

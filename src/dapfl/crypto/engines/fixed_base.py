@@ -5,14 +5,15 @@ base^(v·2^(window·spacing·i)) for every digit v. The power is a product of on
 digit; the digits that fall between two rows are reached by `window` squarings, `spacing - 1`
 times in all. A wide spacing makes a small table:
 
-    shape            entries    2048-bit key      work for one power
-    (4, every digit)      16    10 KB             1,024 squarings, 256 products: no table to speak of
-    (4, 8)               512    0.3 MB            28 squarings, 256 products
-    (8, 2)            16,384    10 MB             8 squarings, 128 products
+    uses of the base   (window, spacing)   entries   2048-bit key   work for one power
+    1                  (4, every digit)         16   10 KB          1,024 squarings, 256 products
+    from 2             (4, 8)                  512   0.3 MB         28 squarings, 256 products
+    from 64            (8, 8)                4,096   2.6 MB         56 squarings, 128 products
+    from 1,024         (8, 2)               16,384   10 MB          8 squarings, 128 products
 
-A base earns its table by use: the first power is computed directly, the next ones with the small
-table, and a base that is used hundreds of times gets the large one. Tables are shared by equal
-keys of a process, and the least recently used are dropped when they exceed `MEMORY_LIMIT`.
+So a base earns its table by use. Tables are shared by the equal keys of a process; together they
+stay below `MEMORY_LIMIT`, the least recently used being dropped, and no table grows to the largest
+size while that would take more than half of the limit: twenty keys in turn must not displace each other.
 """
 
 from collections import OrderedDict
@@ -26,8 +27,7 @@ from dapfl.crypto.engine import Matrix, Ring, check_rows
 from dapfl.errors import CryptoError
 
 MEMORY_LIMIT = 96 * 2**20
-SMALL_FROM = 2
-LARGE_FROM = 256
+_SHAPES = ((1024, 8, 2), (64, 8, 8), (2, 4, 8))  # uses, window, spacing
 
 
 @dataclass
@@ -58,14 +58,24 @@ class TableCache:
             entry = self._entries.setdefault((type(ring), ring.root, base, exponent_bytes), _Entry())
             self._entries.move_to_end((type(ring), ring.root, base, exponent_bytes))
             entry.uses += uses
-            window, spacing = _shape(entry.uses, exponent_bytes)
+            window, spacing = self._shape(entry, ring, exponent_bytes)
             if (entry.window, entry.spacing) != (window, spacing):
                 entry.table = ring.build_table(base, exponent_bytes, window, spacing)
                 entry.window, entry.spacing = window, spacing
-                rows = -(-8 * exponent_bytes // (window * spacing))
-                entry.size = (rows << window) * (2 * ring.root_bytes * 5 // 4)
+                entry.size = _size(ring, exponent_bytes, window, spacing)
                 self._shrink()
             return entry.table, window, spacing
+
+    def _shape(self, entry: _Entry, ring: Ring, exponent_bytes: int) -> tuple[int, int]:
+        """The window and the spacing that the uses of a base have earned."""
+        for uses, window, spacing in _SHAPES:
+            if entry.uses >= uses:
+                largest = (window, spacing) == _SHAPES[0][1:]
+                spacing = min(spacing, 8 * exponent_bytes // window)
+                growth = _size(ring, exponent_bytes, window, spacing) - entry.size
+                if not largest or growth == 0 or self.size + growth <= self.limit // 2:
+                    return window, spacing
+        return 4, 2 * exponent_bytes
 
     def _shrink(self) -> None:
         while self.size > self.limit and len(self._entries) > 1:
@@ -80,10 +90,10 @@ class TableCache:
 TABLES = TableCache(MEMORY_LIMIT)
 
 
-def _shape(uses: int, exponent_bytes: int) -> tuple[int, int]:
-    if uses < SMALL_FROM:
-        return 4, 2 * exponent_bytes
-    return (4, 8) if uses < LARGE_FROM else (8, 2)
+def _size(ring: Ring, exponent_bytes: int, window: int, spacing: int) -> int:
+    """Bytes of a table: every entry is a pair of numbers below the root, with some room."""
+    rows = -(-8 * exponent_bytes // (window * spacing))
+    return (rows << window) * (2 * ring.root_bytes * 5 // 4)
 
 
 class TabledBase:
