@@ -73,6 +73,7 @@ def measure(config: RunConfig, engine: FlowerEngine, keys: Keys, trivial: Bridge
 
 
 def main() -> None:
+    """Measures and prints one JSON object."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -91,8 +92,8 @@ def main() -> None:
     keys = make_keys(config)
     with tempfile.TemporaryDirectory() as folder:
         engine = open_here(Path(folder), config, resolve(config).policy, keys.clients)
-        with engine, Bridge(engine._server.bridge, engine._check) as trivial:
-            engine._control.start(engine._server, TRIVIAL)
+        with engine, Bridge(engine.server.bridge) as trivial:
+            engine.control.start(engine.server, TRIVIAL)
             trivial.accept(120)
             print(json.dumps(measure(config, engine, keys, trivial)))
 

@@ -85,6 +85,7 @@ class Bridge:
 
     def __init__(self, address_file: Path, check: Callable[[], None] = lambda: None) -> None:
         self._check = check
+        self._log = address_file.with_name("superexec.log")
         # The path of a socket may be no longer than some hundred characters, a run directory may be deeper.
         self._folder = tempfile.TemporaryDirectory(prefix="dapfl-")
         secret = secrets.token_hex(32)
@@ -106,7 +107,8 @@ class Bridge:
                 return
             if time.monotonic() >= deadline:
                 raise TransportError(
-                    f"Flower did not start the ServerApp within {timeout:.0f} s. See the SuperLink's log."
+                    f"Flower did not start the ServerApp within {timeout:.0f} s. "
+                    f"{self._log} may say why; so may the SuperLink's log."
                 )
 
     def wait_for(self, clients: set[ClientId], timeout: float) -> set[ClientId]:
