@@ -118,3 +118,12 @@ def test_nothing_is_written_around_the_result(name: str) -> None:
         rows = np.full((count, 32), 1, np.uint8)
         native._native.product(name, r._constants, (rows, rows), inner)
         assert (frame[:32] == 0xA5).all() and (frame[-32:] == 0xA5).all()
+
+
+@pytest.mark.parametrize("name", native.usable())
+def test_the_rounding_of_floating_point_is_put_back(name: str) -> None:
+    """Backends compute with rounding toward zero, the rest of the process must not notice."""
+    numbers = np.arange(1, 1000, dtype=np.float64)
+    before = np.sqrt(numbers) / 3
+    native._native.product(*good_calls(name)["product"])
+    assert np.array_equal(np.sqrt(numbers) / 3, before)

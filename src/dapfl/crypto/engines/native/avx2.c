@@ -27,12 +27,13 @@ static const F TWO_52 = {0x1p52, 0x1p52, 0x1p52, 0x1p52}, TWO_104 = {0x1p104, 0x
 static const F C = {0x1p104 + 0x1p52, 0x1p104 + 0x1p52, 0x1p104 + 0x1p52, 0x1p104 + 0x1p52};
 
 #define FUSED(x, y, z) ((F)_mm256_fmadd_pd((__m256d)(x), (__m256d)(y), (__m256d)(z)))
-#define MULTIPLY(lo, hi, x, y)                 \
-    do {                                       \
-        F high_ = FUSED(x, y, TWO_104);        \
-        (lo) += (V)FUSED(x, y, C - high_);     \
-        (hi) += (V)high_;                      \
-        __asm__("" : "+x"(lo), "+x"(hi)); /* keep the order: trees of sums spill registers */ \
+/* The empty asm keeps the order of the sums: as trees, which compilers prefer, they spill registers. */
+#define MULTIPLY(lo, hi, x, y)             \
+    do {                                   \
+        F high_ = FUSED(x, y, TWO_104);    \
+        (lo) += (V)FUSED(x, y, C - high_); \
+        (hi) += (V)high_;                  \
+        __asm__("" : "+x"(lo), "+x"(hi));  \
     } while (0)
 #define FACTOR(x) ((F)((x) | LO_OFFSET) - TWO_52)
 

@@ -24,7 +24,7 @@ INLINE V all(uint64_t x) { return ZERO + x; }
 
 typedef struct {
     int K;
-    F minus_inverse[4]; /* -1/root mod 2^(4*52) */
+    F minus_inverse[4];   /* -1/root mod 2^(4*52) */
     F factors[MAX_LIMBS]; /* of the root */
     V root[MAX_LIMBS], cover[MAX_LIMBS];
 } field;

@@ -161,7 +161,9 @@ static PyObject *quotients(PyObject *self, PyObject *args) {
     int ran = b && read_ring(&v[0], &r) && check_rows(&v[1], count, width, &r, MAX_CHUNKS, "bases") &&
               (bits = exponent_bits(&v[2])) && check_words(&v[3], (size_t)r.limbs, "scale") &&
               check_rows(&v[4], count, r.root_bytes, &r, 2, "out");
-    if (ran) WITHOUT_LOCK(status = b->quotients(&r, count, (rows){v[1].buf, (size_t)width}, v[2].buf, bits, v[3].buf, v[4].buf, &bad));
+    if (ran)
+        WITHOUT_LOCK(status = b->quotients(&r, count, (rows){v[1].buf, (size_t)width}, v[2].buf, bits, v[3].buf,
+                                           v[4].buf, &bad));
     PyObject *done = finish(ran, status, v, 5);
     Py_XDECREF(done);
     return done ? PyLong_FromSize_t(bad) : NULL;
@@ -185,7 +187,8 @@ static PyObject *build_table(PyObject *self, PyObject *args) {
     return finish(ran, status, v, 3);
 }
 
-/* table_powers(backend, ring, table, window, spacing, exponent_bytes, exponents, messages, message_width, scales, out) */
+/* table_powers(backend, ring, table, window, spacing, exponent_bytes, exponents, messages, message_width, scales,
+ *              out) */
 static PyObject *table_powers(PyObject *self, PyObject *args) {
     (void)self;
     const char *name;
@@ -248,7 +251,8 @@ static PyObject *combine(PyObject *self, PyObject *args) {
     const char *name;
     Py_buffer v[6] = {0};
     Py_ssize_t low, high, width;
-    if (!PyArg_ParseTuple(args, "sy*y*ny*ny*y*w*n", &name, &v[0], &v[1], &low, &v[2], &high, &v[3], &v[4], &v[5], &width))
+    if (!PyArg_ParseTuple(args, "sy*y*ny*ny*y*w*n", &name, &v[0], &v[1], &low, &v[2], &high, &v[3], &v[4], &v[5],
+                          &width))
         return NULL;
     const backend *b = find_backend(name);
     ring r;
