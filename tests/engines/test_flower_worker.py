@@ -1,11 +1,18 @@
 """Clients with a memory, and the names under which failures leave a device."""
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dapfl.engines.flower.participant import FolderMemory, Participant
-from dapfl.engines.flower.worker import WorkerFailure, failure_code
+from dapfl.engines.flower.processes import wait_until
+from dapfl.engines.flower.worker import WorkerAddress, WorkerFailure, ask, failure_code
 from dapfl.errors import DataError, KeyFileError, ProtocolError, RunDirectoryError
 
 
@@ -88,3 +95,54 @@ def test_the_state_is_for_its_owner_only(tmp_path: Path) -> None:
 )
 def test_nothing_of_a_failure_leaves_but_its_name(error: Exception, code: str) -> None:
     assert failure_code(error) == code
+
+
+@pytest.fixture
+def guardian() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands for the SuperNode's executor."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def socket_of(folder: Path) -> Path:
+    address = msgspec.json.decode((folder / "worker.json").read_bytes(), type=WorkerAddress)
+    return Path(address.socket)
+
+
+@pytest.mark.processes
+def test_a_worker_gives_a_name_for_what_it_lacks_and_ends_with_its_guardian(
+    tmp_path: Path, guardian: subprocess.Popen[bytes]
+) -> None:
+    with pytest.raises(WorkerFailure) as failure:
+        ask(tmp_path, b"hello", 0.0, guardian.pid)
+    assert failure.value.code == "bad-configuration"  # there is no client.toml
+    first = socket_of(tmp_path)
+    (tmp_path / "client.toml").write_text("client = 'no number'")
+    with pytest.raises(WorkerFailure, match="bad-configuration"):
+        ask(tmp_path, b"hello", 0.0, guardian.pid)
+    assert socket_of(tmp_path) == first  # one worker answers all messages
+    guardian.send_signal(signal.SIGKILL)
+    guardian.wait()
+    wait_until(lambda: not first.exists(), "The worker's end", 30)
+
+
+@pytest.mark.processes
+def test_a_worker_that_has_died_is_replaced(tmp_path: Path, guardian: subprocess.Popen[bytes]) -> None:
+    with pytest.raises(WorkerFailure):
+        ask(tmp_path, b"hello", 0.0, guardian.pid)
+    first = socket_of(tmp_path)
+    (pid,) = (int(p.name) for p in Path("/proc").glob("[0-9]*") if str(tmp_path) in command_of(p))
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerFailure, match="bad-configuration"):
+        ask(tmp_path, b"hello", 0.0, guardian.pid)
+    assert socket_of(tmp_path) != first
+    assert not first.parent.exists()  # the next one tidies up
+
+
+def command_of(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_text()
+    except OSError:
+        return ""

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import shutil
 import signal
 import struct
 import subprocess
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
 _ADDRESS_FILE = "worker.json"
 _LOCK_FILE = "worker.lock"
+_PREFIX = "dapfl-worker-"
 _ANSWER, _FAILURE = b"a", b"f"  # the first byte of what a worker sends back
+_STARTED: list[subprocess.Popen[bytes]] = []  # they outlive us: nobody waits for them
 _SECONDS = struct.Struct("<d")
 _CODES: dict[type[Exception], str] = {
     KeyFileError: "no-usable-keys",
@@ -96,6 +99,7 @@ def _start(folder: Path, guardian: int) -> None:
     """Starts a worker and waits until it listens."""
     command = [sys.executable, "-m", "dapfl.engines.flower.worker", str(folder.resolve()), str(guardian)]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    _STARTED.append(process)
     assert process.stdout is not None
     with process.stdout as ready:
         if ready.read() != b"ready":  # ends when the worker has closed its end, whatever it wrote
@@ -110,8 +114,9 @@ def serve(folder: Path, guardian: int) -> None:
     from dapfl.engines.flower.folders import write
     from dapfl.engines.flower.participant import FolderMemory, Participant
 
-    with (folder / _LOCK_FILE).open("w") as lock, tempfile.TemporaryDirectory(prefix="dapfl-") as private:
+    with (folder / _LOCK_FILE).open("w") as lock, tempfile.TemporaryDirectory(prefix=_PREFIX) as private:
         fcntl.flock(lock, fcntl.LOCK_EX)  # an old worker of this folder may still be ending
+        _tidy(folder)
         secret = secrets.token_hex(32)
         path = str(Path(private) / "worker")
         with Listener(path, family="AF_UNIX", authkey=secret.encode()) as listener:
@@ -127,17 +132,28 @@ def serve(folder: Path, guardian: int) -> None:
 
 def build(folder: Path) -> "ProtocolClient":
     """The protocol's client that the folder describes."""
-    from dapfl.crypto.engine import set_threads
     from dapfl.engines.flower.bundles import client_bundle
     from dapfl.engines.flower.folders import ClientFolder
-    from dapfl.federation.assembly import Shared, build_client
 
     settings = ClientFolder(folder).settings()
     config, client = settings.run, settings.client
+    bundle = client_bundle(folder, client, config.crypto)
+
+    from dapfl.crypto.engine import set_threads
+    from dapfl.federation.assembly import Shared, build_client  # torch: seconds
+
     if settings.threads:
         set_threads(settings.threads)
-    bundle = client_bundle(folder, client, config.crypto)
     return build_client(config, settings.policy, client, bundle, Shared(config), standalone=True)
+
+
+def _tidy(folder: Path) -> None:
+    """Removes the socket of a worker that was killed before it could."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        old = msgspec.json.decode((folder / _ADDRESS_FILE).read_bytes(), type=WorkerAddress)
+        left = Path(old.socket).parent
+        if left.name.startswith(_PREFIX) and left.parent == Path(tempfile.gettempdir()):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _reply(participant: "Participant", message: bytes) -> bytes:
