@@ -42,7 +42,8 @@ LEARNER = AgentConfig(
 """The agent while it is being raised: the networks of every agent, faster rates, larger batches."""
 
 REFERENCE_ROUNDS = 25
-FLOOR = 0.95  # of the best loss and error: there is always a little to gain, never the last noise
+FLOOR = 0.95  # of the best loss and error: there is always a little to gain
+NOISE = 0.005  # what is nearer to the floor than this is there
 WARM_UP = 2000  # transitions before the critics learn; the actor waits for three times as many
 
 
@@ -51,7 +52,7 @@ class Recipe:
     """Everything that decides the weights: the same recipe gives the same weights."""
 
     seed: int = 0
-    episodes: int = 200
+    episodes: int = 300
     federations: int = 24
     clients: int = 20
     lengths: tuple[int, ...] = (60, 8, 24, 8)
@@ -67,7 +68,7 @@ class Recipe:
     """The part of the exploration's variance that all clients share: one client alone moves little."""
     hold: int = 4
     """Rounds for which the shared part stays the same, long enough to show an effect."""
-    averaged: float = 0.0
+    averaged: float = 0.5
     """The last part of the episodes, over which the shipped actor is averaged."""
     agent: AgentConfig = LEARNER
 
@@ -84,9 +85,8 @@ class Graded:
         """How far the global model is from a little better than the best, in e-folds of loss and error."""
         loss, accuracy = self.federation.test()
         loss = min(loss, 20.0) if math.isfinite(loss) else 20.0
-        ahead = 1 - FLOOR
-        loss_gap = math.log(max(loss / self.best_loss - FLOOR, ahead / 10))
-        error_gap = math.log(max((1 - accuracy) / self.best_error - FLOOR, ahead / 10))
+        loss_gap = math.log(max(loss / self.best_loss - FLOOR, NOISE))
+        error_gap = math.log(max((1 - accuracy) / self.best_error - FLOOR, NOISE))
         return (loss_gap + error_gap) / 2
 
 
@@ -201,14 +201,14 @@ def write(recipe: Recipe, path: Path, train: Callable[[], DDPG]) -> Origin:
     command = (
         f"dapfl pretrain --seed {recipe.seed} --episodes {recipe.episodes} --federations {recipe.federations}"
     )
-    start = time.monotonic()
+    start, commit = time.monotonic(), _commit()
     train().weights(made_by=command).save(path)
     content = path.read_bytes()
     origin = Origin(
         command=command,
         recipe=recipe,
         dapfl=__version__,
-        commit=_commit(),
+        commit=commit,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - start, 1),
         host=platform.platform(),
@@ -222,7 +222,7 @@ def write(recipe: Recipe, path: Path, train: Callable[[], DDPG]) -> Origin:
 
 def _commit() -> str | None:
     """The commit of the source tree that this package runs from, if it runs from one."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
