@@ -4,9 +4,9 @@ Every random choice of a run (never a key: those come from `secrets`) is drawn f
 named after its purpose, so that adding a choice somewhere moves no other, and a client's
 stream for a round can be made anywhere, in any order, on any worker.
 
->>> stream(7, "sgd", 3, 12).integers(1000) == stream(7, "sgd", 3, 12).integers(1000)
+>>> bool(stream(7, "sgd", 3, 12).integers(1000) == stream(7, "sgd", 3, 12).integers(1000))
 True
->>> stream(7, "sgd", 3, 12).integers(2**62) == stream(7, "sgd", 3, 13).integers(2**62)
+>>> bool(stream(7, "sgd", 3, 12).integers(2**62) == stream(7, "sgd", 3, 13).integers(2**62))
 False
 """
 
