@@ -119,11 +119,17 @@ def perform(job: Job) -> None:
     """Runs a job in this process, or continues it where it stopped."""
     fresh = not (job.path / "manifest.json").exists()
     session = start(job.config, job.path, inline=True) if fresh else resume(job.path, inline=True)
-    parent = multiprocessing.parent_process()
     with session:
         for _ in session:
-            if parent is not None and not parent.is_alive():
-                return  # the comparison was killed: the run can be resumed, and must not be in its way
+            if _orphaned():
+                break  # the comparison was killed: its run can be resumed, and must not be in the way of that
+    if _orphaned():
+        os._exit(1)  # an executor's process does not notice that there will be no more work
+
+
+def _orphaned() -> bool:
+    parent = multiprocessing.parent_process()
+    return parent is not None and not parent.is_alive()
 
 
 @dataclass(frozen=True)
