@@ -29,7 +29,7 @@ def describe(config: RunConfig, resolved: Resolved) -> dict[str, Any]:
         "config": msgspec.to_builtins(config),
         "policy": msgspec.to_builtins(resolved.policy),
         "host": _host(config),
-        "commit": _commit(),
+        "commit": source_commit(),
         "task": {"name": config.task, "parameters": len(initial_weights(get_task(config.task), config.seed))},
         "status": "running",
     }
@@ -55,7 +55,7 @@ def _cpu() -> str:
         return platform.processor()
 
 
-def _commit() -> str | None:
+def source_commit() -> str | None:
     """The commit of the source tree that this package runs from, if it runs from one."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:

@@ -8,7 +8,6 @@ drawn at random and are part of the state, so one set of weights serves them all
 import hashlib
 import math
 import platform
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from dapfl import __version__
 from dapfl.config import ActionSpace, AgentConfig
 from dapfl.console import Tracker
 from dapfl.experiments.episode import Episode, Rule
+from dapfl.experiments.manifest import source_commit
 from dapfl.experiments.synthetic import Floats, SyntheticFederation
 from dapfl.randomness import stream
 from dapfl.tuning.action_space import ActionCodec
@@ -201,7 +201,7 @@ def write(recipe: Recipe, path: Path, train: Callable[[], DDPG]) -> Origin:
     command = (
         f"dapfl pretrain --seed {recipe.seed} --episodes {recipe.episodes} --federations {recipe.federations}"
     )
-    start, commit = time.monotonic(), _commit()
+    start, commit = time.monotonic(), source_commit()
     train().weights(made_by=command).save(path)
     content = path.read_bytes()
     origin = Origin(
@@ -218,12 +218,3 @@ def write(recipe: Recipe, path: Path, train: Callable[[], DDPG]) -> Origin:
     )
     path.with_name(path.name + ".json").write_bytes(msgspec.json.format(msgspec.json.encode(origin)) + b"\n")
     return origin
-
-
-def _commit() -> str | None:
-    """The commit of the source tree that this package runs from, if it runs from one."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
