@@ -215,18 +215,24 @@ class Session:
 
     def _open_engine(self, keys: Keys) -> Engine:
         config, policy = self.config, self._resolved.policy
+        if config.engine == "flower" and not self._inline:
+            return self._open_flower(keys)
         states = self._checkpoint.clients if self._checkpoint else {}
+        primer = self._build_federation(LocalTransport({}), keys).primer() if self._checkpoint else b""
+
+        def shared() -> Shared:
+            """What the clients of one process share; restored clients learn the current model from it."""
+            return Shared(config, self._federation.primer() if self._federation else primer)
+
         if self._inline:
-            shared = self._shared()
             set_threads(1)
-            clients = {i: build_client(config, policy, i, keys.clients[i], shared) for i in keys.clients}
+            ours = shared()
+            clients = {i: build_client(config, policy, i, keys.clients[i], ours) for i in keys.clients}
             for client, state in states.items():
                 clients[client].restore(state)
             return _Inline(clients)
-        if config.engine == "flower":
-            return self._open_flower(keys)
         recipes = {i: partial(build_client, config, policy, i, keys.clients[i]) for i in keys.clients}
-        return WorkerPool(recipes, self._shared, workers=config.workers, states=states)
+        return WorkerPool(recipes, shared, workers=config.workers, states=states)
 
     def _open_flower(self, keys: Keys) -> Engine:
         from dapfl.engines.flower.engine import open_at, open_here  # an optional dependency
@@ -234,14 +240,6 @@ class Session:
         if self._deployed:
             return open_at(self._deployed.superlink, Path(self._deployed.folder), self.config)
         return open_here(self.path / "flower", self.config, self._resolved.policy, keys.clients)
-
-    def _shared(self) -> Shared:
-        """What the clients of one process share; clients that are restored learn the model from it."""
-        if self._federation is not None:
-            return Shared(self.config, self._federation.primer())
-        if self._checkpoint is not None:
-            return Shared(self.config, self._build_federation(LocalTransport({}), self._keys()).primer())
-        return Shared(self.config)
 
     def _build_federation(self, transport: Transport, keys: Keys) -> Federation:
         federation = build_federation(
