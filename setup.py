@@ -1,8 +1,8 @@
-"""Builds the native engines of dapfl.crypto; everything else about the package is in pyproject.toml.
+"""Builds the native code: the engines of dapfl.crypto, and the CNN of dapfl.learning.
 
-The extension is optional: without a compiler the package installs and computes with GMP. No file
-is compiled for the building machine's own CPU: each backend names the instructions it uses, and
-is only called on a CPU that has them.
+Everything else about the package is in pyproject.toml. The extensions are optional: without a compiler the
+package installs and computes with GMP and torch. No file is compiled for the building machine's own CPU:
+each names the instructions it uses, and is only called on a CPU that has them.
 """
 
 from pathlib import Path
@@ -20,6 +20,13 @@ setup(
             extra_compile_args=["-O3"],
             libraries=["m"],
             optional=True,
-        )
+        ),
+        Extension(
+            "dapfl.learning._cnn",
+            sources=["src/dapfl/learning/native/cnn.c"],
+            extra_compile_args=["-O3"],
+            libraries=["m"],
+            optional=True,
+        ),
     ]
 )

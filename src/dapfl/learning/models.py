@@ -5,10 +5,22 @@ and gives one logit a class.
 """
 
 from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, linear, max_pool2d, relu
+
+# native/cnn.c, where it was built and this CPU can run it.
+_native: ModuleType | None
+try:
+    from dapfl.learning import _cnn  # type: ignore[attr-defined]
+
+    _native = _cnn if _cnn.usable() else None
+except ImportError:
+    _native = None
 
 
 class Logistic(nn.Module):
@@ -52,6 +64,38 @@ class CNN(nn.Module):
         hidden = relu(max_pool2d(self.conv2(hidden), 2))
         logits: Tensor = self.fc2(relu(self.fc1(hidden.flatten(1))))
         return logits
+
+
+class NativeCNN(CNN):
+    """The same model, trained and scored by native/cnn.c in about a third of torch's time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of a batch; by torch where it is asked for gradients."""
+        if torch.is_grad_enabled():
+            return super().forward(images)
+        assert _native is not None
+        logits = torch.empty(len(images), self.fc2.out_features)
+        _native.logits(self._arrays(), images.contiguous().numpy(), logits.numpy())
+        return logits
+
+    def cross_entropy_step(self, images: Tensor, labels: Tensor, eta: float) -> None:
+        """One step of SGD, in place."""
+        assert _native is not None
+        _native.step(self._arrays(), images.contiguous().numpy(), labels.numpy(), eta)
+
+    def _arrays(self) -> tuple[NDArray[Any], ...]:
+        """The weights as they lie in memory: a convolution's channels are its last axis there."""
+        weights = (weight.detach() for weight in self.parameters())
+        return tuple((w.permute(0, 2, 3, 1) if w.ndim == 4 else w).numpy() for w in weights)
+
+
+def cnn() -> CNN:
+    """The CNN, computed in the fastest way that this machine has; the two ways differ in rounding alone."""
+    return NativeCNN() if _native else CNN()
 
 
 class Convolution(nn.Conv2d):

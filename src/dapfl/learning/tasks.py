@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from dapfl.errors import TaskError
 from dapfl.learning import data
 from dapfl.learning.data import Dataset
-from dapfl.learning.models import CNN, Logistic, ResNet18
+from dapfl.learning.models import Logistic, ResNet18, cnn
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +41,8 @@ TASKS = {
     task.name: task
     for task in (
         Task("logistic-mnist", Logistic, partial(data.load, "mnist")),
-        Task("cnn-mnist", CNN, partial(data.load, "mnist")),
-        Task("cnn-fashion", CNN, partial(data.load, "fashion")),
+        Task("cnn-mnist", cnn, partial(data.load, "mnist")),
+        Task("cnn-fashion", cnn, partial(data.load, "fashion")),
         Task("resnet18-mnist", ResNet18, partial(data.load, "mnist")),
     )
 }

@@ -1,0 +1,419 @@
+/* One step of SGD, and scoring, for the CNN of the paper's experiments (dapfl.learning.models.CNN).
+ *
+ * Convolutions with 1, 10 and 20 channels leave a general library's vectors half empty. Here a vector holds the
+ * same number of eight samples, so every layer fills its lanes whatever its shape, pooling and ReLU need no
+ * shuffles, and a convolution and the pooling above it are one loop. Samples are taken in blocks of eight; the
+ * last block of a batch is filled up with blank samples whose gradient is zero.
+ *
+ * Arrays of vectors are laid out row, column, channel, as torch's channels_last lays out weights.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#define USABLE (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+#pragma GCC target("avx2,fma")
+#else
+#define USABLE 1
+#endif
+
+enum {
+    LANES = 8,
+    SIDE = 28, K = 5, TAPS = K * K,
+    C1 = 10, S1 = SIDE - K + 1, P1 = S1 / 2,  /* first convolution: channels, side, side after pooling */
+    C2 = 20, S2 = P1 - K + 1, P2 = S2 / 2,    /* second */
+    FLAT = C2 * P2 * P2, HIDDEN = 50, CLASSES = 10,
+    PIXELS = SIDE * SIDE, W2 = C2 * TAPS * C1
+};
+
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef int32_t mask __attribute__((vector_size(4 * LANES)));
+
+/* The weights, in the order and shape of the module's parameters. */
+typedef struct {
+    float *conv1, *bias1;  /* [C1][K][K], [C1] */
+    float *conv2, *bias2;  /* [C2][K][K][C1], [C2] */
+    float *fc1, *bias3;    /* [HIDDEN][FLAT], [HIDDEN] */
+    float *fc2, *bias4;    /* [CLASSES][HIDDEN], [CLASSES] */
+} Weights;
+
+/* What one block of eight samples leaves behind on its way up, and what comes back down. */
+typedef struct {
+    vec x[SIDE][SIDE];
+    vec h1[P1][P1][C1], h2[FLAT], h3[HIDDEN], out[CLASSES];
+    mask arg1[P1][P1][C1], arg2[FLAT];  /* which of its four pixels a pooled one came from */
+    vec d3[HIDDEN], d2[FLAT];
+    vec dy2[S2][S2 + 2][C2];            /* one column on either side stays blank */
+    vec dy1[C1][S1][S1];
+} Block;
+
+/* Sums over the blocks of a batch. Dense layers keep their samples, and are summed at the end. */
+typedef struct {
+    vec conv1[C1 * TAPS], bias1[C1], conv2[W2], bias2[C2];
+    float taps_first[TAPS][C2][C1];  /* the weights of conv2, as its input's gradient reads them */
+} Sums;
+
+/* One of each: the interpreter's lock is held throughout, and fresh pages would cost as much as the arithmetic. */
+static Block block;
+static Sums sums;
+
+static inline vec pick(mask which, vec yes, vec no) {
+    return (vec)((which & (mask)yes) | (~which & (mask)no));
+}
+
+static inline float total(vec v) {
+    return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]));
+}
+
+/* The largest of four, below by zero (ReLU), and which it was. */
+static inline vec pool(const vec four[4], mask *which) {
+    vec best = four[0];
+    mask place = {0};
+    for (int32_t i = 1; i < 4; i++) {
+        mask above = four[i] > best;
+        best = pick(above, four[i], best);
+        place = (above & i) | (~above & place);
+    }
+    *which = place;
+    vec zero = {0};
+    return pick(best > zero, best, zero);
+}
+
+static void load(Block *b, const float *images, int samples) {
+    for (int s = 0; s < LANES; s++)
+        for (int i = 0; i < PIXELS; i++)
+            ((float *)b->x)[i * LANES + s] = s < samples ? images[s * PIXELS + i] : 0.0f;
+}
+
+/* Two channels at four pixels at a time: eight sums are in flight, as many as hide the latency of a product. */
+static void first_layer(Block *b, const Weights *w) {
+    for (int y = 0; y < P1; y++)
+        for (int x = 0; x < P1; x++)
+            for (int c = 0; c < C1; c += 2) {
+                vec sum[2][4];
+                for (int i = 0; i < 4; i++) {
+                    sum[0][i] = (vec){0} + w->bias1[c];
+                    sum[1][i] = (vec){0} + w->bias1[c + 1];
+                }
+                for (int ky = 0; ky < K; ky++)
+                    for (int kx = 0; kx < K; kx++) {
+                        float left = w->conv1[c * TAPS + ky * K + kx];
+                        float right = w->conv1[(c + 1) * TAPS + ky * K + kx];
+                        for (int i = 0; i < 4; i++) {
+                            vec in = b->x[2 * y + (i >> 1) + ky][2 * x + (i & 1) + kx];
+                            sum[0][i] += left * in;
+                            sum[1][i] += right * in;
+                        }
+                    }
+                b->h1[y][x][c] = pool(sum[0], &b->arg1[y][x][c]);
+                b->h1[y][x][c + 1] = pool(sum[1], &b->arg1[y][x][c + 1]);
+            }
+}
+
+static void second_layer(Block *b, const Weights *w) {
+    for (int y = 0; y < P2; y++)
+        for (int x = 0; x < P2; x++)
+            for (int c = 0; c < C2; c += 2) {
+                vec sum[2][4];
+                for (int i = 0; i < 4; i++) {
+                    sum[0][i] = (vec){0} + w->bias2[c];
+                    sum[1][i] = (vec){0} + w->bias2[c + 1];
+                }
+                for (int ky = 0; ky < K; ky++) {
+                    const float *left = w->conv2 + (c * TAPS + ky * K) * C1, *right = left + TAPS * C1;
+                    const vec *in[4];
+                    for (int i = 0; i < 4; i++) in[i] = b->h1[2 * y + (i >> 1) + ky][2 * x + (i & 1)];
+                    for (int t = 0; t < K * C1; t++)
+                        for (int i = 0; i < 4; i++) {
+                            sum[0][i] += left[t] * in[i][t];
+                            sum[1][i] += right[t] * in[i][t];
+                        }
+                }
+                int place = (c * P2 + y) * P2 + x, next = place + P2 * P2;
+                b->h2[place] = pool(sum[0], &b->arg2[place]);
+                b->h2[next] = pool(sum[1], &b->arg2[next]);
+            }
+}
+
+static void dense(vec *out, int outputs, const vec *in, int inputs, const float *w, const float *bias) {
+    for (int o = 0; o < outputs; o += 5) {
+        vec sum[5];
+        for (int i = 0; i < 5; i++) sum[i] = (vec){0} + bias[o + i];
+        for (int k = 0; k < inputs; k++)
+            for (int i = 0; i < 5; i++) sum[i] += w[(o + i) * inputs + k] * in[k];
+        for (int i = 0; i < 5; i++) out[o + i] = sum[i];
+    }
+}
+
+static void forward(Block *b, const Weights *w) {
+    vec zero = {0};
+    first_layer(b, w);
+    second_layer(b, w);
+    dense(b->h3, HIDDEN, b->h2, FLAT, w->fc1, w->bias3);
+    for (int i = 0; i < HIDDEN; i++) b->h3[i] = pick(b->h3[i] > zero, b->h3[i], zero);
+    dense(b->out, CLASSES, b->h3, HIDDEN, w->fc2, w->bias4);
+}
+
+/* The gradient of the cross-entropy at the logits, in their place: softmax less one-hot; zero for blanks. */
+static void loss_gradient(Block *b, const int64_t *labels, int samples) {
+    for (int s = 0; s < LANES; s++) {
+        float top = b->out[0][s], sum = 0, e[CLASSES];
+        for (int c = 1; c < CLASSES; c++) top = fmaxf(top, b->out[c][s]);
+        for (int c = 0; c < CLASSES; c++) sum += e[c] = expf(b->out[c][s] - top);
+        for (int c = 0; c < CLASSES; c++)
+            b->out[c][s] = s < samples ? e[c] / sum - (labels[s] == c) : 0.0f;
+    }
+}
+
+static void backward_dense(Block *b, const Weights *w) {
+    vec zero = {0};
+    for (int i = 0; i < HIDDEN; i++) {
+        vec sum = {0};
+        for (int c = 0; c < CLASSES; c++) sum += w->fc2[c * HIDDEN + i] * b->out[c];
+        b->d3[i] = pick(b->h3[i] > zero, sum, zero);
+    }
+    for (int k = 0; k < FLAT; k += 8) {
+        vec sum[8] = {{0}};
+        for (int o = 0; o < HIDDEN; o++)
+            for (int i = 0; i < 8; i++) sum[i] += w->fc1[o * FLAT + k + i] * b->d3[o];
+        for (int i = 0; i < 8; i++) b->d2[k + i] = pick(b->h2[k + i] > zero, sum[i], zero);
+    }
+}
+
+static void backward_second(Block *b, Sums *g) {
+    vec zero = {0};
+    for (int c = 0; c < C2; c++)
+        for (int y = 0; y < P2; y++)
+            for (int x = 0; x < P2; x++) {
+                int place = (c * P2 + y) * P2 + x;
+                vec d = b->d2[place];
+                g->bias2[c] += d;
+                for (int32_t i = 0; i < 4; i++)
+                    b->dy2[2 * y + (i >> 1)][1 + 2 * x + (i & 1)][c] = pick(b->arg2[place] == i, d, zero);
+            }
+    for (int c = 0; c < C2; c += 2)
+        for (int ky = 0; ky < K; ky++)
+            for (int t = 0; t < K * C1; t += 5) {
+                vec left[5] = {{0}}, right[5] = {{0}};
+                for (int y = 0; y < S2; y++)
+                    for (int x = 0; x < S2; x++) {
+                        const vec *in = &b->h1[y + ky][x][0] + t, *d = &b->dy2[y][1 + x][c];
+                        for (int i = 0; i < 5; i++) {
+                            left[i] += d[0] * in[i];
+                            right[i] += d[1] * in[i];
+                        }
+                    }
+                vec *sum = g->conv2 + (c * TAPS + ky * K) * C1 + t;
+                for (int i = 0; i < 5; i++) {
+                    sum[i] += left[i];
+                    sum[TAPS * C1 + i] += right[i];
+                }
+            }
+}
+
+/* From the second convolution's output to the first one's: two pixels side by side share the weights. */
+static void backward_first(Block *b, Sums *g) {
+    vec zero = {0};
+    for (int y = 0; y < P1; y++)
+        for (int x = 0; x < P1; x += 2)
+            for (int c = 0; c < C1; c += 5) {
+                vec left[5] = {{0}}, right[5] = {{0}};
+                for (int ky = y < S2 ? 0 : y - S2 + 1; ky < K && ky <= y; ky++)
+                    for (int kx = x < S2 ? 0 : x - S2 + 1; kx < K && kx <= x + 1; kx++) {
+                        const vec *d = b->dy2[y - ky][1 + x - kx];
+                        const float(*w)[C1] = g->taps_first[ky * K + kx];
+                        for (int o = 0; o < C2; o++)
+                            for (int i = 0; i < 5; i++) {
+                                left[i] += w[o][c + i] * d[o];
+                                right[i] += w[o][c + i] * d[C2 + o];
+                            }
+                    }
+                for (int side = 0; side < 2; side++)
+                    for (int i = 0; i < 5; i++) {
+                        vec h = b->h1[y][x + side][c + i];
+                        vec d = pick(h > zero, side ? right[i] : left[i], zero);
+                        g->bias1[c + i] += d;
+                        for (int32_t p = 0; p < 4; p++)
+                            b->dy1[c + i][2 * y + (p >> 1)][2 * (x + side) + (p & 1)] =
+                                pick(b->arg1[y][x + side][c + i] == p, d, zero);
+                    }
+            }
+    for (int c = 0; c < C1; c += 2)
+        for (int ky = 0; ky < K; ky++) {
+            vec left[K] = {{0}}, right[K] = {{0}};
+            for (int y = 0; y < S1; y++)
+                for (int x = 0; x < S1; x++)
+                    for (int i = 0; i < K; i++) {
+                        left[i] += b->dy1[c][y][x] * b->x[y + ky][x + i];
+                        right[i] += b->dy1[c + 1][y][x] * b->x[y + ky][x + i];
+                    }
+            vec *sum = g->conv1 + c * TAPS + ky * K;
+            for (int i = 0; i < K; i++) {
+                sum[i] += left[i];
+                sum[TAPS + i] += right[i];
+            }
+        }
+}
+
+/* w -= rate · Σ_s d[s]·x[s], the samples of a batch one after the other. */
+static void move_dense(float *w, float *bias, int outputs, int inputs, const float *d, const float *x, int samples,
+                       float rate) {
+    for (int o = 0; o < outputs; o++)
+        for (int s = 0; s < samples; s++) {
+            float step = rate * d[s * outputs + o];
+            const float *in = x + s * inputs;
+            for (int i = 0; i < inputs; i++) w[o * inputs + i] -= step * in[i];
+            bias[o] -= step;
+        }
+}
+
+static void unpack(float *rows, const vec *lanes, int width, int samples) {
+    for (int i = 0; i < width; i++)
+        for (int s = 0; s < samples; s++) rows[s * width + i] = lanes[i][s];
+}
+
+/* Moves the weights by -eta times the gradient of the batch's mean cross-entropy; 0, or -1 without memory. */
+static int step(const Weights *w, const float *images, const int64_t *labels, int samples, float eta) {
+    enum { ROW = FLAT + 2 * HIDDEN + CLASSES };
+    Block *b = &block;
+    Sums *g = &sums;
+    float *rows = malloc(sizeof(float) * ROW * (size_t)samples);
+    if (!rows) return -1;
+    float *h2 = rows, *h3 = h2 + FLAT * samples, *d3 = h3 + HIDDEN * samples, *d4 = d3 + HIDDEN * samples;
+    memset(g, 0, sizeof *g);
+    for (int t = 0; t < TAPS; t++)
+        for (int o = 0; o < C2; o++) memcpy(g->taps_first[t][o], w->conv2 + (o * TAPS + t) * C1, sizeof(float) * C1);
+
+    for (int first = 0; first < samples; first += LANES) {
+        int count = samples - first < LANES ? samples - first : LANES;
+        load(b, images + (size_t)first * PIXELS, count);
+        forward(b, w);
+        loss_gradient(b, labels + first, count);
+        backward_dense(b, w);
+        backward_second(b, g);
+        backward_first(b, g);
+        unpack(h2 + first * FLAT, b->h2, FLAT, count);
+        unpack(h3 + first * HIDDEN, b->h3, HIDDEN, count);
+        unpack(d3 + first * HIDDEN, b->d3, HIDDEN, count);
+        unpack(d4 + first * CLASSES, b->out, CLASSES, count);
+    }
+
+    float rate = eta / (float)samples;
+    for (int i = 0; i < C1 * TAPS; i++) w->conv1[i] -= rate * total(g->conv1[i]);
+    for (int i = 0; i < C1; i++) w->bias1[i] -= rate * total(g->bias1[i]);
+    for (int i = 0; i < W2; i++) w->conv2[i] -= rate * total(g->conv2[i]);
+    for (int i = 0; i < C2; i++) w->bias2[i] -= rate * total(g->bias2[i]);
+    move_dense(w->fc1, w->bias3, HIDDEN, FLAT, d3, h2, samples, rate);
+    move_dense(w->fc2, w->bias4, CLASSES, HIDDEN, d4, h3, samples, rate);
+    free(rows);
+    return 0;
+}
+
+static void logits(const Weights *w, const float *images, int samples, float *out) {
+    Block *b = &block;
+    for (int first = 0; first < samples; first += LANES) {
+        int count = samples - first < LANES ? samples - first : LANES;
+        load(b, images + (size_t)first * PIXELS, count);
+        forward(b, w);
+        unpack(out + first * CLASSES, b->out, CLASSES, count);
+    }
+}
+
+/* ---- Python: buffers in, every length checked before it is used ---- */
+
+static const Py_ssize_t SIZES[8] = {C1 * TAPS, C1, W2, C2, HIDDEN * FLAT, HIDDEN, CLASSES * HIDDEN, CLASSES};
+enum { MOST_SAMPLES = 1 << 20 };
+
+typedef struct {
+    Py_buffer weights[8], images, other;
+    int held;
+} Buffers;
+
+static void release(Buffers *all) {
+    Py_buffer *each[10];
+    for (int i = 0; i < 8; i++) each[i] = &all->weights[i];
+    each[8] = &all->images, each[9] = &all->other;
+    for (int i = 0; i < all->held; i++) PyBuffer_Release(each[i]);
+}
+
+/* The weights (writable, eight arrays of float32), images (float32), and labels (int64) or a place for logits. */
+static int acquire(PyObject *weights, PyObject *images, PyObject *other, Py_ssize_t width, int writable,
+                   Buffers *all, Weights *w) {
+    all->held = 0;
+    if (!PyTuple_Check(weights) || PyTuple_GET_SIZE(weights) != 8) {
+        PyErr_SetString(PyExc_TypeError, "the weights are a tuple of eight arrays");
+        return -1;
+    }
+    for (int i = 0; i < 8; i++) {
+        if (PyObject_GetBuffer(PyTuple_GET_ITEM(weights, i), &all->weights[i], PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE))
+            goto fail;
+        all->held++;
+        if (all->weights[i].itemsize != 4 || all->weights[i].len != 4 * SIZES[i]) {
+            PyErr_Format(PyExc_ValueError, "weights %d: %zd float32 wanted", i, SIZES[i]);
+            goto fail;
+        }
+    }
+    if (PyObject_GetBuffer(images, &all->images, PyBUF_C_CONTIGUOUS)) goto fail;
+    all->held++;
+    if (PyObject_GetBuffer(other, &all->other, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0))) goto fail;
+    all->held++;
+    Py_ssize_t samples = all->images.len / (4 * PIXELS);
+    if (all->images.itemsize != 4 || samples < 1 || samples > MOST_SAMPLES ||
+        all->images.len != samples * 4 * PIXELS || all->other.len != samples * width) {
+        PyErr_SetString(PyExc_ValueError, "images of 28x28 float32 wanted, at least one, and as much beside them");
+        goto fail;
+    }
+    float **field = (float **)w;
+    for (int i = 0; i < 8; i++) field[i] = all->weights[i].buf;
+    return (int)samples;
+fail:
+    release(all);
+    return -1;
+}
+
+static PyObject *py_step(PyObject *self, PyObject *args) {
+    PyObject *weights, *images, *labels;
+    double eta;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOd", &weights, &images, &labels, &eta)) return NULL;
+    Buffers all;
+    Weights w;
+    int samples = acquire(weights, images, labels, 8, 0, &all, &w);
+    if (samples < 0) return NULL;
+    int failed = step(&w, all.images.buf, all.other.buf, samples, (float)eta);
+    release(&all);
+    if (failed) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_logits(PyObject *self, PyObject *args) {
+    PyObject *weights, *images, *out;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOO", &weights, &images, &out)) return NULL;
+    Buffers all;
+    Weights w;
+    int samples = acquire(weights, images, out, 4 * CLASSES, 1, &all, &w);
+    if (samples < 0) return NULL;
+    logits(&w, all.images.buf, samples, all.other.buf);
+    release(&all);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_usable(PyObject *self, PyObject *none) {
+    (void)self, (void)none;
+    return PyBool_FromLong(USABLE);
+}
+
+static PyMethodDef methods[] = {
+    {"step", py_step, METH_VARARGS, "step(weights, images, labels, eta): one step of SGD, in place."},
+    {"logits", py_logits, METH_VARARGS, "logits(weights, images, out): scores images into out."},
+    {"usable", py_usable, METH_NOARGS, "Whether this CPU has the instructions used."},
+    {NULL, NULL, 0, NULL},
+};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cnn", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__cnn(void) { return PyModule_Create(&module); }

@@ -1,0 +1,106 @@
+"""native/cnn.c against torch, and what it refuses."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from dapfl.learning import models
+from dapfl.learning.models import CNN, NativeCNN
+
+pytestmark = pytest.mark.skipif(models._native is None, reason="dapfl was built without a C compiler")
+
+
+def batch(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.rand(samples, 28, 28), torch.randint(0, 10, (samples,))
+
+
+@pytest.mark.parametrize("samples", [1, 7, 8, 9, 32, 33])
+def test_a_step_is_that_of_autograd(samples: int) -> None:
+    torch.manual_seed(samples)
+    model, twin = NativeCNN(), CNN()
+    twin.load_state_dict(model.state_dict())
+    images, labels = batch(samples)
+    model.cross_entropy_step(images, labels, eta=0.3)
+    cross_entropy(twin(images), labels).backward()
+    for ours, reference in zip(model.parameters(), twin.parameters(), strict=True):
+        assert reference.grad is not None
+        torch.testing.assert_close(ours, reference - 0.3 * reference.grad, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("samples", [1, 8, 13, 256])
+def test_scores_are_those_of_torch(samples: int) -> None:
+    torch.manual_seed(samples)
+    model = NativeCNN()
+    images, _ = batch(samples)
+    with torch.inference_mode():
+        scores = model(images)
+    torch.testing.assert_close(scores, CNN.forward(model, images))
+
+
+def test_a_step_leaves_nothing_behind_for_the_next() -> None:
+    torch.manual_seed(0)
+    start = NativeCNN().state_dict()
+    images, labels = batch(20)
+
+    def after_a_step() -> NativeCNN:
+        model = NativeCNN()
+        model.load_state_dict(start)
+        model.cross_entropy_step(images, labels, eta=0.1)
+        return model
+
+    first = after_a_step()
+    NativeCNN().cross_entropy_step(*batch(33), eta=1.0)
+    for ours, again in zip(first.parameters(), after_a_step().parameters(), strict=True):
+        assert torch.equal(ours, again)
+
+
+def test_it_learns() -> None:
+    torch.manual_seed(0)
+    model = NativeCNN()
+    images, labels = batch(16)
+    losses = []
+    for _ in range(4):
+        losses.append(cross_entropy(model(images), labels).item())
+        for _ in range(25):
+            model.cross_entropy_step(images, labels, eta=0.1)
+    assert all(after < before for before, after in pairwise(losses))
+
+
+def good_arguments() -> dict[str, Any]:
+    images, labels = batch(3)
+    return {"weights": NativeCNN()._arrays(), "images": images.numpy(), "labels": labels.numpy()}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"weights": ()},
+        {"weights": [1, 2]},
+        {"weights": tuple(np.zeros(10, np.float32) for _ in range(8))},
+        {"weights": (*good_arguments()["weights"][:7], np.zeros(10))},
+        {"images": np.zeros((3, 28, 27), np.float32)},
+        {"images": np.zeros((3, 28, 28))},
+        {"images": np.zeros((0, 28, 28), np.float32)},
+        {"images": np.zeros((3, 28, 56), np.float32)[:, :, ::2]},
+        {"labels": np.zeros(2, np.int64)},
+        {"labels": np.zeros(3, np.int32)},
+        {"labels": "three"},
+    ],
+)
+def test_wrong_sizes_are_refused_before_anything_is_read(wrong: dict[str, Any]) -> None:
+    assert models._native is not None
+    arguments = good_arguments() | wrong
+    with pytest.raises((TypeError, ValueError, BufferError)):
+        models._native.step(arguments["weights"], arguments["images"], arguments["labels"], 0.1)
+
+
+def test_read_only_weights_are_refused() -> None:
+    assert models._native is not None
+    arguments = good_arguments()
+    arguments["weights"][0].flags.writeable = False
+    with pytest.raises((ValueError, BufferError)):
+        models._native.step(arguments["weights"], arguments["images"], arguments["labels"], 0.1)
