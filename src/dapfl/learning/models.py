@@ -72,6 +72,7 @@ class NativeCNN(CNN):
     def __init__(self) -> None:
         super().__init__()
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._weights = tuple(self.parameters())
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits of a batch; by torch where it is asked for gradients."""
@@ -89,7 +90,7 @@ class NativeCNN(CNN):
 
     def _arrays(self) -> tuple[NDArray[Any], ...]:
         """The weights as they lie in memory: a convolution's channels are its last axis there."""
-        weights = (weight.detach() for weight in self.parameters())
+        weights = (weight.detach() for weight in self._weights)
         return tuple((w.permute(0, 2, 3, 1) if w.ndim == 4 else w).numpy() for w in weights)
 
 
