@@ -186,8 +186,13 @@ def parse(data: object) -> RunConfig:
 
 def load(path: Path) -> RunConfig:
     """A RunConfig from a TOML file."""
+    return parse(read_toml(path))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file says; a ConfigError if it cannot be read."""
     try:
-        return parse(tomllib.loads(path.read_text("utf-8")))
+        return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"The configuration file {path} cannot be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

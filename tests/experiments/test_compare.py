@@ -10,7 +10,9 @@ from dapfl.config import RunConfig, override
 from dapfl.errors import ConfigError, RunDirectoryError
 from dapfl.experiments.compare import ALL, is_finished, parse_settings, perform, plan, scale_of
 from dapfl.experiments.results import read_run
+from dapfl.experiments.settings import resolve
 
+ABLATION = Path(__file__).parents[2] / "examples" / "ablation"
 SMALL = RunConfig(task="logistic-mnist", clients=4, rounds=2, mean_samples=40, std_samples=5)
 
 
@@ -30,7 +32,27 @@ def test_a_rule_carries_its_hyper_parameters(tmp_path: Path) -> None:
         3,
     )
     with pytest.raises(ConfigError, match="NAME:ETA:ALPHA"):
-        plan(SMALL, ["fixed-capped:0.1"], [3], tmp_path)
+        plan(SMALL, ["fixed-capped:0.1:six"], [3], tmp_path)
+
+
+def test_a_price_and_a_variant_are_settings_too(tmp_path: Path) -> None:
+    variant = tmp_path / "no-cap.toml"
+    variant.write_text("[policy]\ncapped = false\n")
+    priced, changed = plan(SMALL, ["dap-fl:0.1", str(variant)], [3], tmp_path)
+    assert (priced.config.setting, priced.config.price) == ("dap-fl", 0.1)
+    assert not resolve(changed.config).policy.capped
+    assert changed.path == tmp_path / "no-cap" / "seed-3"
+    with pytest.raises(ConfigError, match="cannot be read"):
+        plan(SMALL, [str(tmp_path / "none.toml")], [3], tmp_path)
+
+
+@pytest.mark.parametrize("variant", sorted(ABLATION.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_variants_of_the_ablation_work(variant: Path, tmp_path: Path) -> None:
+    base = override(SMALL, {"crypto.encryption": "none"})
+    (job,) = plan(base, [str(variant)], [3], tmp_path)
+    assert resolve(job.config) != resolve(base)
+    perform(job)
+    assert is_finished(job)
 
 
 def test_every_scale_knows_every_task() -> None:

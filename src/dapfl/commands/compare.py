@@ -12,9 +12,10 @@ examples:
   dapfl compare --task cnn-fashion --settings dap-fl,large,small --seeds 3 --rounds 60 --out fashion
   dapfl compare --task logistic-mnist --settings all,oracle --scale standard --out logistic
 
-Settings: any of `dapfl run`, NAME:ETA:ALPHA for the fixed rules (fixed-capped:0.1:6), `all`, and
-`oracle` (a grid of fixed rules, of which the best counts). Start the same command again after a stop:
-it does only what is missing.
+Settings: any of `dapfl run`, NAME:ETA:ALPHA for the fixed rules (fixed-capped:0.1:6), dap-fl:KAPPA for
+another price of work, a TOML file for a variant (examples/ablation/no-cap.toml), `all`, and `oracle` (a
+grid of fixed rules, of which the best counts). Start the same command again after a stop: it does only
+what is missing.
 """
 
 

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from dapfl.config import RunConfig, override
+from dapfl.config import RunConfig, override, read_toml
 from dapfl.errors import ConfigError, RunDirectoryError
 from dapfl.experiments.runner import resume, start
 from dapfl.experiments.store import RunDirectory
@@ -66,32 +67,48 @@ class Job:
 
 
 def parse_settings(text: str) -> tuple[str, ...]:
-    """The labels that `--settings` names: settings, `NAME:ETA:ALPHA` for fixed rules, `all`, `oracle`."""
+    """The labels that `--settings` names: settings, rules and variants (see `plan`), `all`, `oracle`."""
     groups = {"all": ALL, "oracle": ORACLE_GRID}
     labels = [label for part in text.split(",") for label in groups.get(part.strip(), (part.strip(),))]
     return tuple(dict.fromkeys(labels))
 
 
 def plan(base: RunConfig, labels: Iterable[str], seeds: Iterable[int], out: Path) -> list[Job]:
-    """Every run of a comparison, seed by seed, so that a comparison that is stopped early is still paired."""
+    """Every run of a comparison, seed by seed, so that a comparison that is stopped early is still paired.
+
+    A label is a setting, a fixed rule `NAME:ETA:ALPHA`, a price of work `dap-fl:KAPPA`, or a variant: a TOML
+    file with whatever of a `RunConfig` it changes, such as parts of the agent.
+    """
     labels = tuple(labels)
     return [
-        Job(label, _configured(base, label, seed), out / label.replace(":", "_") / f"seed-{seed}")
+        Job(label, override(base, _changes(label) | {"seed": seed}), out / _folder(label) / f"seed-{seed}")
         for seed in seeds
         for label in labels
     ]
 
 
-def _configured(base: RunConfig, label: str, seed: int) -> RunConfig:
+def _folder(label: str) -> str:
+    return Path(label).stem if label.endswith(".toml") else label.replace(":", "_")
+
+
+def _changes(label: str) -> dict[str, Any]:
+    """What a label changes in the configuration of a comparison."""
+    if label.endswith(".toml"):
+        return read_toml(Path(label))
     setting, *values = label.split(":")
-    changes: dict[str, object] = {"setting": setting, "seed": seed}
     try:
-        if values:
-            eta, alpha = values
-            changes |= {"eta": float(eta), "alpha": int(alpha)}
+        match values:
+            case []:
+                return {"setting": setting}
+            case [price]:
+                return {"setting": setting, "price": float(price)}
+            case [eta, alpha]:
+                return {"setting": setting, "eta": float(eta), "alpha": int(alpha)}
     except ValueError:
-        raise ConfigError(f"'{label}' is not a setting. A fixed rule is written NAME:ETA:ALPHA.") from None
-    return override(base, changes)
+        pass
+    raise ConfigError(
+        f"'{label}' is not a setting. A fixed rule is written NAME:ETA:ALPHA, a price of work dap-fl:KAPPA."
+    )
 
 
 def is_finished(job: Job) -> bool:
