@@ -3,13 +3,14 @@
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from datetime import UTC, datetime
 
 import msgspec
 from rich.table import Table
 
 from dapfl import __version__
 from dapfl.benchmarks.timing import cores
+from dapfl.provenance import cpu_name, source_commit
 
 Figures = Mapping[str, object]
 
@@ -45,20 +46,15 @@ def absent(reason: str, install: str) -> Figures:
 
 
 def host() -> Figures:
-    """The machine a result was measured on."""
+    """The machine a result was measured on, when, and by what."""
     return {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": cores(),
         "python": platform.python_version(),
         "dapfl": __version__,
+        "commit": source_commit(),
+        "date": datetime.now(UTC).date().isoformat(),
     }
-
-
-def _cpu_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text("utf-8").splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _table(title: str, figures: Mapping[str, object]) -> Table:

@@ -18,6 +18,7 @@ from dapfl.benchmarks.result import BenchResult, Figures, absent, host
 from dapfl.benchmarks.timing import cores
 from dapfl.benchmarks.workload import PeerFailed, Workload, run_peer
 from dapfl.config import RunConfig, override
+from dapfl.console import err
 
 TASKS = ("logistic-mnist", "cnn-mnist")
 ENCRYPTIONS: Mapping[str, Mapping[str, object]] = {
@@ -48,6 +49,7 @@ def run(
     ratios: dict[str, float] = {}
     for task in tasks:
         work = Workload(task=task, clients=clients, rounds=rounds)
+        err.print(f"{task}: ours")
         seconds, accuracy = _our_rounds(_same_work(work), inline)
         mine = statistics.median(seconds[1:] or seconds)
         ours[task] = {"round_seconds": mine, "all_rounds": seconds, "accuracy": accuracy}
@@ -108,6 +110,7 @@ def _our_rounds(config: RunConfig, inline: bool) -> tuple[list[float], float | N
 
 
 def _peers(work: Workload, python: str, timeout: float) -> dict[str, Figures]:
+    err.print(f"{work.task}: Flower's simulation twice, pfl")
     torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={cores()}")
     same = msgspec.structs.replace(work, trainer="dapfl")
     return {
@@ -139,6 +142,7 @@ def _encrypted(clients: int, rounds: int, changes: Mapping[str, object], inline:
     accuracies = set()
     for name, encryption in ENCRYPTIONS.items():
         config = override(RunConfig(), {"clients": clients, "rounds": rounds, **changes, **encryption})
+        err.print(f"{config.task}, the default run, encryption {name}")
         seconds, accuracy = _our_rounds(config, inline)
         figures[f"{name} round_seconds"] = sum(seconds) / len(seconds)
         figures[f"{name} all_rounds"] = seconds

@@ -21,8 +21,8 @@ from dapfl import __version__
 from dapfl.config import ActionSpace, AgentConfig
 from dapfl.console import Tracker
 from dapfl.experiments.episode import Episode, Rule
-from dapfl.experiments.manifest import source_commit
 from dapfl.experiments.synthetic import Floats, SyntheticFederation
+from dapfl.provenance import source_commit
 from dapfl.randomness import stream
 from dapfl.tuning.action_space import ActionCodec
 from dapfl.tuning.buffer import Transitions
