@@ -47,8 +47,13 @@ def test_round_compares_engines_and_encryptions(monkeypatch: pytest.MonkeyPatch)
     assert parts["peers"]["flower"]["logistic-mnist"]["round_seconds"] == 3
     assert parts["ratios"]["flower / ours, logistic-mnist"] == pytest.approx(3 / ours["round_seconds"])
     assert parts["peers"]["pfl"]["logistic-mnist"]["absent"] == "No module named 'pfl'"
-    assert parts["ours"]["encrypted"]["same_model"] is True
-    assert {"hybrid / plain round", "paillier / plain round"} < set(parts["ratios"])
+    for codec in ("exact", "compact"):
+        encrypted = parts["ours"][f"encrypted, {codec}"]
+        assert encrypted["same_model"] is True
+        assert parts["ratios"][f"hybrid / plain round, {codec}"] == pytest.approx(
+            encrypted["hybrid"]["round_seconds"] / encrypted["none"]["round_seconds"]
+        )
+        assert f"paillier / plain round, {codec}" in parts["ratios"]
 
 
 @pytest.mark.processes

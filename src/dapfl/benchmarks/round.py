@@ -5,13 +5,17 @@ server averages and scores the test set. Starting processes is not counted. Then
 a round of the default run.
 """
 
+import hashlib
 import statistics
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import msgspec
+import numpy as np
 
 from dapfl.benchmarks import flower_peer, pfl_peer
 from dapfl.benchmarks.result import BenchResult, Figures, absent, host
@@ -50,18 +54,22 @@ def run(
     for task in tasks:
         work = Workload(task=task, clients=clients, rounds=rounds)
         err.print(f"{task}: ours")
-        seconds, accuracy = _our_rounds(_same_work(work), inline)
-        mine = statistics.median(seconds[1:] or seconds)
-        ours[task] = {"round_seconds": mine, "all_rounds": seconds, "accuracy": accuracy}
+        mine = _our_run(_same_work(work), inline)
+        ours[task] = {
+            "round_seconds": mine.round_seconds,
+            "all_rounds": mine.seconds,
+            "accuracy": mine.accuracy,
+        }
         for name, figures in _peers(work, peer_python, timeout).items():
             peers.setdefault(name, {})[task] = figures
             if "round_seconds" in figures:
-                ratios[f"{name} / ours, {task}"] = float(str(figures["round_seconds"])) / mine
-    if encrypted_rounds:
-        ours["encrypted"] = _encrypted(clients, encrypted_rounds, encrypted_changes or {}, inline)
-        plain = float(str(ours["encrypted"]["none round_seconds"]))
+                ratios[f"{name} / ours, {task}"] = float(str(figures["round_seconds"])) / mine.round_seconds
+    for codec in ("exact", "compact") if encrypted_rounds else ():
+        figures = _encrypted(codec, clients, encrypted_rounds, encrypted_changes or {}, inline)
+        ours[f"encrypted, {codec}"] = figures
+        seconds = {name: cast(Figures, figures[name])["round_seconds"] for name in ENCRYPTIONS}
         for name in ("hybrid", "paillier"):
-            ratios[f"{name} / plain round"] = float(str(ours["encrypted"][f"{name} round_seconds"])) / plain
+            ratios[f"{name} / plain round, {codec}"] = float(str(seconds[name])) / float(str(seconds["none"]))
     what = {
         "what": "seconds of a round, all cores",
         "clients": clients,
@@ -91,22 +99,36 @@ def _same_work(work: Workload) -> RunConfig:
     )
 
 
-def _our_rounds(config: RunConfig, inline: bool) -> tuple[list[float], float | None]:
-    """The seconds of every round of a run, and its last accuracy."""
+@dataclass(frozen=True)
+class _Run:
+    """What a run of ours took, and what came of it."""
+
+    seconds: list[float]
+    accuracy: float | None
+    model: str  # a digest of its weights
+
+    @property
+    def round_seconds(self) -> float:
+        """Without the first round, which starts processes, builds tables and proves what is proved once."""
+        return statistics.median(self.seconds[1:] or self.seconds)
+
+
+def _our_run(config: RunConfig, inline: bool) -> _Run:
     from dapfl.experiments.runner import start
 
     seconds: list[float] = []
     accuracy = None
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        start(config, Path(folder) / "run", inline=inline) as session,
-    ):
-        began = time.perf_counter()
-        for record in session:
-            ended = time.perf_counter()
-            seconds.append(ended - began)
-            began, accuracy = ended, record.accuracy
-    return seconds, accuracy
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        with start(config, path, inline=inline) as session:
+            began = time.perf_counter()
+            for record in session:
+                ended = time.perf_counter()
+                seconds.append(ended - began)
+                began, accuracy = ended, record.accuracy
+        with np.load(path / "model.npz") as tensors:
+            weights = b"".join(tensors[name].tobytes() for name in tensors.files)
+    return _Run(seconds, accuracy, hashlib.sha256(weights).hexdigest())
 
 
 def _peers(work: Workload, python: str, timeout: float) -> dict[str, Figures]:
@@ -136,15 +158,15 @@ def _peer(
     }
 
 
-def _encrypted(clients: int, rounds: int, changes: Mapping[str, object], inline: bool) -> Figures:
+def _encrypted(codec: str, clients: int, rounds: int, changes: Mapping[str, object], inline: bool) -> Figures:
     """The default run, plain and encrypted: one seed, so the same epochs and the same model."""
     figures: dict[str, object] = {}
-    accuracies = set()
+    models = set()
     for name, encryption in ENCRYPTIONS.items():
-        config = override(RunConfig(), {"clients": clients, "rounds": rounds, **changes, **encryption})
-        err.print(f"{config.task}, the default run, encryption {name}")
-        seconds, accuracy = _our_rounds(config, inline)
-        figures[f"{name} round_seconds"] = sum(seconds) / len(seconds)
-        figures[f"{name} all_rounds"] = seconds
-        accuracies.add(accuracy)
-    return {**figures, "same_model": len(accuracies) == 1}
+        both = {"clients": clients, "rounds": rounds, "crypto.codec": codec}
+        config = override(RunConfig(), {**both, **changes, **encryption})
+        err.print(f"{config.task}, the default run, codec {codec}, encryption {name}")
+        run = _our_run(config, inline)
+        figures[name] = {"round_seconds": run.round_seconds, "all_rounds": run.seconds}
+        models.add(run.model)
+    return {**figures, "same_model": len(models) == 1}
