@@ -85,6 +85,11 @@ def test_tables_show_mean_and_spread_and_the_papers_figure(comparison, report):
     assert markdown.count("###") == len(tables.tables_of(groups_of(comparison)))
 
 
+def test_the_report_says_where_its_runs_come_from(comparison):
+    table = tables.origin(groups_of(comparison))
+    assert all(row[2:5] == ("0123456789abcdef", "2026-11-15", "AMD EPYC, 2 cores") for row in table.rows)
+
+
 def test_every_line_of_a_markdown_table_has_as_many_cells_as_its_header(comparison):
     for table in tables.tables_of(groups_of(comparison)):
         lines = [line for line in tables.as_markdown(table).splitlines() if line.startswith("|")]

@@ -13,7 +13,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from dapfl.errors import RunDirectoryError
-from dapfl.experiments import figures, measures, tables
+from dapfl.experiments import figures, measures, spreadsheets, tables
 from dapfl.experiments.measures import Group
 from dapfl.experiments.page import page
 from dapfl.experiments.results import find_runs
@@ -60,10 +60,9 @@ def write_report(
     )
     write("results.txt", text.encode())
     write("results.md", markdown.encode())
-    write(
-        "results.csv", tables.as_csv(groups, lambda members: targets or measures.targets_of(members)).encode()
-    )
-    write("curves.csv.gz", _compressed(tables.curves_csv(groups)))
+    levels = (lambda _: targets) if targets else measures.targets_of
+    write("results.csv", spreadsheets.results_csv(groups, levels).encode())
+    write("curves.csv.gz", _compressed(spreadsheets.curves_csv(groups)))
     for name, figure in figures_of(groups):
         for suffix in ("png", "svg"):
             path = out / "figures" / f"{name}.{suffix}"

@@ -1,14 +1,11 @@
 """The results tables: what each setting achieved and spent, beside what the paper says of it."""
 
-import csv
-import io
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dapfl.experiments import measures
 from dapfl.experiments.measures import Group, Reached, Spread, total
-from dapfl.experiments.results import Run
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,7 @@ def tables_of(groups: Sequence[Group], targets: Sequence[float] | None = None) -
         *to_target(groups, targets),
         participation(groups),
         spending(groups),
+        origin(groups),
     ]
     return [table for table in found if table]
 
@@ -132,7 +130,7 @@ def _reaching(group: Group, target: float) -> tuple[str, ...]:
 
 def participation(groups: Sequence[Group]) -> Table | None:
     """Who took part; None when no client told its capability."""
-    capabilities = _capabilities(groups)
+    capabilities = capabilities_of(groups)
     rows = []
     for group in groups:
         shares = [measures.participation(run) for run in group.runs]
@@ -148,7 +146,8 @@ def participation(groups: Sequence[Group]) -> Table | None:
     )
 
 
-def _capabilities(groups: Sequence[Group]) -> list[float]:
+def capabilities_of(groups: Sequence[Group]) -> list[float]:
+    """The capabilities of all clients, the strongest first."""
     found = {c for group in groups for run in group.runs for c in measures.capability_of(run.rounds).values()}
     return sorted(found, reverse=True)
 
@@ -182,6 +181,31 @@ def spending(groups: Sequence[Group]) -> Table:
         ("setting", *columns),
         rows,
         "Sums over all rounds and clients. A violation is a plan that cost more than the client's budget.",
+    )
+
+
+def origin(groups: Sequence[Group]) -> Table:
+    """Which code made the runs of each group, when, where and in what time."""
+    rows = []
+    for group in groups:
+        manifests = [run.manifest for run in group.runs]
+        dates = sorted({manifest.created[:10] for manifest in manifests})
+        machines = {f"{m.host.get('cpu', '?')}, {m.host.get('cores', '?')} cores" for m in manifests}
+        rows.append(
+            (
+                group.label,
+                " ".join(str(manifest.seed) for manifest in manifests),
+                " ".join(sorted({manifest.commit or "?" for manifest in manifests})),
+                " to ".join(dict.fromkeys((dates[0], dates[-1]))),
+                "; ".join(sorted(machines)),
+                duration(group.spread(total(lambda row: row.seconds.get("total", 0.0)))),
+            )
+        )
+    return Table(
+        "Where the runs come from",
+        ("setting", "seeds", "commit", "date", "machine", "duration of a run"),
+        tuple(rows),
+        "Durations are of runs that may have shared the machine with others.",
     )
 
 
@@ -279,79 +303,3 @@ def as_markdown(table: Table) -> str:
     rule = "|---|" + "---:|" * (len(table.header) - 1)
     parts = [f"### {table.title}", "", line(table.header), rule, *(line(row) for row in table.rows)]
     return "\n".join([*parts, "", table.note, ""] if table.note else [*parts, ""])
-
-
-def as_csv(groups: Sequence[Group], targets: Callable[[Sequence[Group]], Sequence[float]]) -> str:
-    """Every measure of every run as plain numbers, one line a run: what a notebook wants."""
-    capabilities = _capabilities(groups)
-    tasks = {group.task: [other for other in groups if other.task == group.task] for group in groups}
-    levels = sorted({target for members in tasks.values() for target in targets(members)})
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    header: list[str] = [
-        "task",
-        "setting",
-        "group",
-        "seed",
-        "rounds",
-        "accuracy",
-        "best_accuracy",
-        "loss",
-        "lowest_loss",
-        "f1",
-    ]
-    header += [
-        "violations",
-        "rejected",
-        "wasted_epochs",
-        "epochs",
-        "simulated_seconds",
-        "bytes_up",
-        "bytes_down",
-    ]
-    header += [f"participation_{c:g}" for c in capabilities]
-    header += [
-        f"{what}_to_{t:g}" for t in levels for what in ("rounds", "simulated_seconds", "bytes", "epochs")
-    ]
-    writer.writerow([*header, "paper_accuracy", "directory"])
-    for group in groups:
-        for run in group.runs:
-            writer.writerow(_csv_row(group, run, capabilities, levels))
-    return stream.getvalue()
-
-
-def _csv_row(group: Group, run: Run, capabilities: Sequence[float], levels: Sequence[float]) -> list[object]:
-    sums = (
-        total(lambda row: row.violations),
-        total(lambda row: row.rejected),
-        total(lambda row: row.wasted_epochs),
-        total(lambda row: row.epochs),
-        total(lambda row: row.simulated_seconds),
-        total(lambda row: row.bytes_up),
-        total(lambda row: row.bytes_down),
-    )
-    row: list[object] = [group.task, group.setting, group.label, run.manifest.seed, len(run.rounds)]
-    row += [measures.final_accuracy(run), measures.best_accuracy(run), measures.final_loss(run)]
-    row += [measures.lowest_loss(run), measures.final_f1(run), *(quantity(run) for quantity in sums)]
-    shares = measures.participation(run)
-    row += [shares.get(capability) for capability in capabilities]
-    for target in levels:
-        first = measures.reached(run, target)
-        row += [first.rounds, first.simulated_seconds, first.bytes, first.epochs] if first else [None] * 4
-    figure = PAPER.get((group.task, group.setting))
-    return [*row, figure.accuracy if figure else None, "/".join(run.path.parts[-2:])]
-
-
-def curves_csv(groups: Sequence[Group]) -> str:
-    """Every round of every run as plain numbers: what a figure of one's own needs."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    fields = ["loss", "accuracy", "f1", "participants", "violations", "rejected", "epochs", "wasted_epochs"]
-    fields += ["simulated_seconds", "bytes_up", "bytes_down"]
-    writer.writerow(("task", "group", "seed", "round", *fields))
-    for group in groups:
-        for run in group.runs:
-            for row in run.rounds:
-                values = (getattr(row, field) for field in fields)
-                writer.writerow((group.task, group.label, run.manifest.seed, row.round, *values))
-    return stream.getvalue()
