@@ -89,15 +89,18 @@ class Learner:
         shop = self._shop
         inputs = as_inputs(shop.data.train_images[self._indices])
         labels = as_labels(shop.data.train_labels[self._indices])
+        # Every epoch is shuffled into the same memory: its batches are views that stay.
+        shuffled, targets = torch.empty_like(inputs), torch.empty_like(labels)
         lengths = batch_lengths(self.samples, batch_size)
+        batches = list(zip(torch.split(shuffled, lengths), torch.split(targets, lengths), strict=True))
         shop.layout.assign(shop.module, weights)
         shop.module.train()
         with torch_seeded(int(rng.integers(2**63))):
             for _ in range(alpha):
                 order = torch.from_numpy(rng.permutation(self.samples))
-                batches = torch.split(inputs.index_select(0, order), lengths)
-                targets = torch.split(labels.index_select(0, order), lengths)
-                for batch, target in zip(batches, targets, strict=True):
+                torch.index_select(inputs, 0, order, out=shuffled)
+                torch.index_select(labels, 0, order, out=targets)
+                for batch, target in batches:
                     shop.step(batch, target, eta)
         return shop.layout.flatten(shop.module)
 

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from dapfl.errors import TaskError
 from dapfl.learning import data
 from dapfl.learning.data import Dataset
-from dapfl.learning.models import Logistic, ResNet18, cnn
+from dapfl.learning.models import ResNet18, cnn, logistic
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Task:
 TASKS = {
     task.name: task
     for task in (
-        Task("logistic-mnist", Logistic, partial(data.load, "mnist")),
+        Task("logistic-mnist", logistic, partial(data.load, "mnist")),
         Task("cnn-mnist", cnn, partial(data.load, "mnist")),
         Task("cnn-fashion", cnn, partial(data.load, "fashion")),
         Task("resnet18-mnist", ResNet18, partial(data.load, "mnist")),

@@ -7,39 +7,18 @@
  *
  * Arrays of vectors are laid out row, column, channel, as torch's channels_last lays out weights.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <math.h>
-#include <stdint.h>
+#include "models.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-#define USABLE (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-#pragma GCC target("avx2,fma")
-#else
-#define USABLE 1
-#endif
-
 enum {
-    LANES = 8,
     SIDE = 28, K = 5, TAPS = K * K,
     C1 = 10, S1 = SIDE - K + 1, P1 = S1 / 2,  /* first convolution: channels, side, side after pooling */
     C2 = 20, S2 = P1 - K + 1, P2 = S2 / 2,    /* second */
-    FLAT = C2 * P2 * P2, HIDDEN = 50, CLASSES = 10,
-    PIXELS = SIDE * SIDE, W2 = C2 * TAPS * C1
+    FLAT = C2 * P2 * P2, HIDDEN = 50,
+    W2 = C2 * TAPS * C1
 };
-
-typedef float vec __attribute__((vector_size(4 * LANES)));
-typedef int32_t mask __attribute__((vector_size(4 * LANES)));
-
-/* The weights, in the order and shape of the module's parameters. */
-typedef struct {
-    float *conv1, *bias1;  /* [C1][K][K], [C1] */
-    float *conv2, *bias2;  /* [C2][K][K][C1], [C2] */
-    float *fc1, *bias3;    /* [HIDDEN][FLAT], [HIDDEN] */
-    float *fc2, *bias4;    /* [CLASSES][HIDDEN], [CLASSES] */
-} Weights;
 
 /* What one block of eight samples leaves behind on its way up, and what comes back down. */
 typedef struct {
@@ -65,10 +44,6 @@ static inline vec pick(mask which, vec yes, vec no) {
     return (vec)((which & (mask)yes) | (~which & (mask)no));
 }
 
-static inline float total(vec v) {
-    return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]));
-}
-
 /* The largest of four, below by zero (ReLU), and which it was. */
 static inline vec pool(const vec four[4], mask *which) {
     vec best = four[0];
@@ -90,7 +65,7 @@ static void load(Block *b, const float *images, int samples) {
 }
 
 /* Two channels at four pixels at a time: eight sums are in flight, as many as hide the latency of a product. */
-static void first_layer(Block *b, const Weights *w) {
+static void first_layer(Block *b, const CnnWeights *w) {
     for (int y = 0; y < P1; y++)
         for (int x = 0; x < P1; x++)
             for (int c = 0; c < C1; c += 2) {
@@ -114,7 +89,7 @@ static void first_layer(Block *b, const Weights *w) {
             }
 }
 
-static void second_layer(Block *b, const Weights *w) {
+static void second_layer(Block *b, const CnnWeights *w) {
     for (int y = 0; y < P2; y++)
         for (int x = 0; x < P2; x++)
             for (int c = 0; c < C2; c += 2) {
@@ -149,7 +124,7 @@ static void dense(vec *out, int outputs, const vec *in, int inputs, const float 
     }
 }
 
-static void forward(Block *b, const Weights *w) {
+static void forward(Block *b, const CnnWeights *w) {
     vec zero = {0};
     first_layer(b, w);
     second_layer(b, w);
@@ -158,18 +133,19 @@ static void forward(Block *b, const Weights *w) {
     dense(b->out, CLASSES, b->h3, HIDDEN, w->fc2, w->bias4);
 }
 
-/* The gradient of the cross-entropy at the logits, in their place: softmax less one-hot; zero for blanks. */
+/* The gradient at the logits, in their place; zero for blank samples. */
 static void loss_gradient(Block *b, const int64_t *labels, int samples) {
     for (int s = 0; s < LANES; s++) {
-        float top = b->out[0][s], sum = 0, e[CLASSES];
-        for (int c = 1; c < CLASSES; c++) top = fmaxf(top, b->out[c][s]);
-        for (int c = 0; c < CLASSES; c++) sum += e[c] = expf(b->out[c][s] - top);
-        for (int c = 0; c < CLASSES; c++)
-            b->out[c][s] = s < samples ? e[c] / sum - (labels[s] == c) : 0.0f;
+        float one[CLASSES] = {0};
+        if (s < samples) {
+            for (int c = 0; c < CLASSES; c++) one[c] = b->out[c][s];
+            softmax_less_one_hot(one, labels[s]);
+        }
+        for (int c = 0; c < CLASSES; c++) b->out[c][s] = one[c];
     }
 }
 
-static void backward_dense(Block *b, const Weights *w) {
+static void backward_dense(Block *b, const CnnWeights *w) {
     vec zero = {0};
     for (int i = 0; i < HIDDEN; i++) {
         vec sum = {0};
@@ -277,7 +253,7 @@ static void unpack(float *rows, const vec *lanes, int width, int samples) {
 }
 
 /* Moves the weights by -eta times the gradient of the batch's mean cross-entropy; 0, or -1 without memory. */
-static int step(const Weights *w, const float *images, const int64_t *labels, int samples, float eta) {
+int cnn_step(const CnnWeights *w, const float *images, const int64_t *labels, int samples, float eta) {
     enum { ROW = FLAT + 2 * HIDDEN + CLASSES };
     Block *b = &block;
     Sums *g = &sums;
@@ -313,7 +289,8 @@ static int step(const Weights *w, const float *images, const int64_t *labels, in
     return 0;
 }
 
-static void logits(const Weights *w, const float *images, int samples, float *out) {
+/* The logits of images, a row each. */
+void cnn_scores(const CnnWeights *w, const float *images, int samples, float *out) {
     Block *b = &block;
     for (int first = 0; first < samples; first += LANES) {
         int count = samples - first < LANES ? samples - first : LANES;
@@ -322,98 +299,3 @@ static void logits(const Weights *w, const float *images, int samples, float *ou
         unpack(out + first * CLASSES, b->out, CLASSES, count);
     }
 }
-
-/* ---- Python: buffers in, every length checked before it is used ---- */
-
-static const Py_ssize_t SIZES[8] = {C1 * TAPS, C1, W2, C2, HIDDEN * FLAT, HIDDEN, CLASSES * HIDDEN, CLASSES};
-enum { MOST_SAMPLES = 1 << 20 };
-
-typedef struct {
-    Py_buffer weights[8], images, other;
-    int held;
-} Buffers;
-
-static void release(Buffers *all) {
-    Py_buffer *each[10];
-    for (int i = 0; i < 8; i++) each[i] = &all->weights[i];
-    each[8] = &all->images, each[9] = &all->other;
-    for (int i = 0; i < all->held; i++) PyBuffer_Release(each[i]);
-}
-
-/* The weights (writable, eight arrays of float32), images (float32), and labels (int64) or a place for logits. */
-static int acquire(PyObject *weights, PyObject *images, PyObject *other, Py_ssize_t width, int writable,
-                   Buffers *all, Weights *w) {
-    all->held = 0;
-    if (!PyTuple_Check(weights) || PyTuple_GET_SIZE(weights) != 8) {
-        PyErr_SetString(PyExc_TypeError, "the weights are a tuple of eight arrays");
-        return -1;
-    }
-    for (int i = 0; i < 8; i++) {
-        if (PyObject_GetBuffer(PyTuple_GET_ITEM(weights, i), &all->weights[i], PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE))
-            goto fail;
-        all->held++;
-        if (all->weights[i].itemsize != 4 || all->weights[i].len != 4 * SIZES[i]) {
-            PyErr_Format(PyExc_ValueError, "weights %d: %zd float32 wanted", i, SIZES[i]);
-            goto fail;
-        }
-    }
-    if (PyObject_GetBuffer(images, &all->images, PyBUF_C_CONTIGUOUS)) goto fail;
-    all->held++;
-    if (PyObject_GetBuffer(other, &all->other, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0))) goto fail;
-    all->held++;
-    Py_ssize_t samples = all->images.len / (4 * PIXELS);
-    if (all->images.itemsize != 4 || samples < 1 || samples > MOST_SAMPLES ||
-        all->images.len != samples * 4 * PIXELS || all->other.len != samples * width) {
-        PyErr_SetString(PyExc_ValueError, "images of 28x28 float32 wanted, at least one, and as much beside them");
-        goto fail;
-    }
-    float **field = (float **)w;
-    for (int i = 0; i < 8; i++) field[i] = all->weights[i].buf;
-    return (int)samples;
-fail:
-    release(all);
-    return -1;
-}
-
-static PyObject *py_step(PyObject *self, PyObject *args) {
-    PyObject *weights, *images, *labels;
-    double eta;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "OOOd", &weights, &images, &labels, &eta)) return NULL;
-    Buffers all;
-    Weights w;
-    int samples = acquire(weights, images, labels, 8, 0, &all, &w);
-    if (samples < 0) return NULL;
-    int failed = step(&w, all.images.buf, all.other.buf, samples, (float)eta);
-    release(&all);
-    if (failed) return PyErr_NoMemory();
-    Py_RETURN_NONE;
-}
-
-static PyObject *py_logits(PyObject *self, PyObject *args) {
-    PyObject *weights, *images, *out;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "OOO", &weights, &images, &out)) return NULL;
-    Buffers all;
-    Weights w;
-    int samples = acquire(weights, images, out, 4 * CLASSES, 1, &all, &w);
-    if (samples < 0) return NULL;
-    logits(&w, all.images.buf, samples, all.other.buf);
-    release(&all);
-    Py_RETURN_NONE;
-}
-
-static PyObject *py_usable(PyObject *self, PyObject *none) {
-    (void)self, (void)none;
-    return PyBool_FromLong(USABLE);
-}
-
-static PyMethodDef methods[] = {
-    {"step", py_step, METH_VARARGS, "step(weights, images, labels, eta): one step of SGD, in place."},
-    {"logits", py_logits, METH_VARARGS, "logits(weights, images, out): scores images into out."},
-    {"usable", py_usable, METH_NOARGS, "Whether this CPU has the instructions used."},
-    {NULL, NULL, 0, NULL},
-};
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cnn", NULL, -1, methods, NULL, NULL, NULL, NULL};
-
-PyMODINIT_FUNC PyInit__cnn(void) { return PyModule_Create(&module); }

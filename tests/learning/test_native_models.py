@@ -1,4 +1,4 @@
-"""native/cnn.c against torch, and what it refuses."""
+"""The kernels of native/ against torch, and what they refuse."""
 
 from itertools import pairwise
 from typing import Any
@@ -9,19 +9,20 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from dapfl.learning import models
-from dapfl.learning.models import CNN, NativeCNN
+from dapfl.learning.models import CNN, Logistic, NativeCNN, NativeLogistic
 
-pytestmark = pytest.mark.skipif(models._native is None, reason="dapfl was built without a C compiler")
+pytestmark = pytest.mark.skipif(models.native is None, reason="dapfl was built without a C compiler")
 
 
 def batch(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(samples, 28, 28), torch.randint(0, 10, (samples,))
 
 
-@pytest.mark.parametrize("samples", [1, 7, 8, 9, 32, 33])
-def test_a_step_is_that_of_autograd(samples: int) -> None:
+@pytest.mark.parametrize("samples", [1, 2, 7, 8, 9, 32, 33])
+@pytest.mark.parametrize("kinds", [(NativeCNN, CNN), (NativeLogistic, Logistic)])
+def test_a_step_is_that_of_autograd(kinds: tuple[Any, Any], samples: int) -> None:
     torch.manual_seed(samples)
-    model, twin = NativeCNN(), CNN()
+    model, twin = (kind() for kind in kinds)
     twin.load_state_dict(model.state_dict())
     images, labels = batch(samples)
     model.cross_entropy_step(images, labels, eta=0.3)
@@ -41,26 +42,28 @@ def test_scores_are_those_of_torch(samples: int) -> None:
     torch.testing.assert_close(scores, CNN.forward(model, images))
 
 
-def test_a_step_leaves_nothing_behind_for_the_next() -> None:
+@pytest.mark.parametrize("kind", [NativeCNN, NativeLogistic])
+def test_a_step_leaves_nothing_behind_for_the_next(kind: Any) -> None:
     torch.manual_seed(0)
-    start = NativeCNN().state_dict()
+    start = kind().state_dict()
     images, labels = batch(20)
 
-    def after_a_step() -> NativeCNN:
-        model = NativeCNN()
+    def after_a_step() -> Any:
+        model = kind()
         model.load_state_dict(start)
         model.cross_entropy_step(images, labels, eta=0.1)
         return model
 
     first = after_a_step()
-    NativeCNN().cross_entropy_step(*batch(33), eta=1.0)
+    kind().cross_entropy_step(*batch(33), eta=1.0)
     for ours, again in zip(first.parameters(), after_a_step().parameters(), strict=True):
         assert torch.equal(ours, again)
 
 
-def test_it_learns() -> None:
+@pytest.mark.parametrize("kind", [NativeCNN, NativeLogistic])
+def test_it_learns(kind: Any) -> None:
     torch.manual_seed(0)
-    model = NativeCNN()
+    model = kind()
     images, labels = batch(16)
     losses = []
     for _ in range(4):
@@ -92,15 +95,18 @@ def good_arguments() -> dict[str, Any]:
     ],
 )
 def test_wrong_sizes_are_refused_before_anything_is_read(wrong: dict[str, Any]) -> None:
-    assert models._native is not None
+    assert models.native is not None
     arguments = good_arguments() | wrong
     with pytest.raises((TypeError, ValueError, BufferError)):
-        models._native.step(arguments["weights"], arguments["images"], arguments["labels"], 0.1)
+        models.native.cnn_step(arguments["weights"], arguments["images"], arguments["labels"], 0.1)
+    weights = arguments["weights"] if "weights" in wrong else NativeLogistic()._arrays()
+    with pytest.raises((TypeError, ValueError, BufferError)):
+        models.native.logistic_step(weights, arguments["images"], arguments["labels"], 0.1)
 
 
 def test_read_only_weights_are_refused() -> None:
-    assert models._native is not None
+    assert models.native is not None
     arguments = good_arguments()
     arguments["weights"][0].flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
-        models._native.step(arguments["weights"], arguments["images"], arguments["labels"], 0.1)
+        models.native.cnn_step(arguments["weights"], arguments["images"], arguments["labels"], 0.1)
