@@ -54,6 +54,7 @@ def test_round_compares_engines_and_encryptions(monkeypatch: pytest.MonkeyPatch)
             encrypted["hybrid"]["round_seconds"] / encrypted["none"]["round_seconds"]
         )
         assert f"paillier / plain round, {codec}" in parts["ratios"]
+        assert parts["ratios"][f"agents / plain round, {codec}"] > 0
 
 
 @pytest.mark.processes

@@ -70,6 +70,10 @@ def run(
         seconds = {name: cast(Figures, figures[name])["round_seconds"] for name in ENCRYPTIONS}
         for name in ("hybrid", "paillier"):
             ratios[f"{name} / plain round, {codec}"] = float(str(seconds[name])) / float(str(seconds["none"]))
+        ours["agents"] = agents = _agents(clients)
+        # The agents' seconds are of one core, a round's of all.
+        share = float(str(agents["round_seconds"])) / cores() / float(str(seconds["none"]))
+        ratios[f"agents / plain round, {codec}"] = share
     what = {
         "what": "seconds of a round, all cores",
         "clients": clients,
@@ -156,6 +160,25 @@ def _peer(
         "accuracy": report.accuracy,
         "processes": report.processes,
     }
+
+
+def _agents(clients: int, rounds: int = 40) -> Figures:
+    """What the default setting's agents take a round to observe, learn and choose, on one core."""
+    from dapfl.experiments.settings import resolve
+    from dapfl.tuning import Outcome, Situation, build_policy
+
+    config = resolve(RunConfig()).policy
+    agents = [build_policy(config, seed=0, client=client) for client in range(1, clients + 1)]
+    seconds = []
+    for t in range(rounds):
+        loss = 2.3 / (t + 1)
+        seen = Situation(t, rounds, loss, 1 - loss / 3, 1 - loss / 3, 30.0, 1.2, 1.0, samples=600)
+        began = time.process_time()
+        for agent in agents:
+            agent.choose(seen)
+            agent.observe(Outcome(completed=True, loss_after=0.9 * loss))
+        seconds.append(time.process_time() - began)
+    return {"round_seconds": statistics.median(seconds[rounds // 2 :]), "clients": clients}
 
 
 def _encrypted(codec: str, clients: int, rounds: int, changes: Mapping[str, object], inline: bool) -> Figures:
