@@ -11,6 +11,11 @@ times in all. A wide spacing makes a small table:
     from 64            (8, 8)                4,096   2.6 MB         56 squarings, 128 products
     from 1,024         (8, 2)               16,384   10 MB          8 squarings, 128 products
 
+An entry y is kept as two numbers below the root: its unit y mod root, and its log, for which
+y = unit·(1 + log·root) modulo root². Factors 1 + log·root multiply by adding their logs, so a
+product of entries is a product by units, half as wide as y, and a sum of logs that is multiplied
+in once, at the end. Entries have logs only if the base is a unit.
+
 So a base earns its table by use. Tables are shared by the equal keys of a process; together they
 stay below `MEMORY_LIMIT`, the least recently used being dropped, and no table grows to the largest
 size while that would take more than half of the limit: twenty keys in turn must not displace each other.
@@ -21,6 +26,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
+import gmpy2
 import numpy as np
 
 from dapfl.crypto.engine import Matrix, Ring, check_rows
@@ -91,7 +97,7 @@ TABLES = TableCache(MEMORY_LIMIT)
 
 
 def _size(ring: Ring, exponent_bytes: int, window: int, spacing: int) -> int:
-    """Bytes of a table: every entry is a pair of numbers below the root, with some room."""
+    """Bytes of a table: every entry is two numbers below the root, with some room."""
     rows = -(-8 * exponent_bytes // (window * spacing))
     return (rows << window) * (2 * ring.root_bytes * 5 // 4)
 
@@ -102,6 +108,8 @@ class TabledBase:
     def __init__(self, ring: Ring, base: int, exponent_bytes: int) -> None:
         if exponent_bytes < 1:
             raise CryptoError("An exponent needs at least one byte.")
+        if gmpy2.gcd(base, ring.root) != 1:
+            raise CryptoError("A fixed base must be a unit modulo the root.")
         self._ring, self._base, self._exponent_bytes = ring, base, exponent_bytes
 
     def powers(self, exponents: Matrix, messages: Matrix | None = None, scale: int = 1) -> Matrix:

@@ -5,6 +5,8 @@ products do not: they take a few microseconds, less than handing the lock over.
 """
 
 import secrets
+from collections.abc import Iterable
+from itertools import repeat
 from typing import Any
 
 import gmpy2
@@ -98,51 +100,55 @@ class GmpRing(Ring):
 
     def build_table(
         self, base: int, exponent_bytes: int, window: int, spacing: int
-    ) -> list[list[tuple[Any, Any]]]:
-        """Entry [i][v] is the pair of base^(v·2^(window·spacing·i)): x = x0 + x1·root as (x0, x1)."""
+    ) -> list[tuple[list[Any], list[Any]]]:
+        """Row i: the units and the logs of base^(v·2^(window·spacing·i)) for all digits v (`fixed_base`)."""
         rows, power, table = -(-8 * exponent_bytes // (window * spacing)), mpz(base), []
         for index in range(rows):
             if index:
                 power = gmpy2.powmod(power, mpz(1) << (window * spacing), self._modulus)
-            row = [mpz(1)]
-            for _ in range((1 << window) - 1):
-                row.append(row[-1] * power % self._modulus)
-            table.append([gmpy2.f_divmod(entry, self._root)[::-1] for entry in row])
+            inverse_power = gmpy2.invert(power, self._root)
+            units, logs, entry, inverse = [], [], mpz(1), mpz(1)
+            for _ in range(1 << window):
+                upper, unit = gmpy2.f_divmod(entry, self._root)
+                units.append(unit)
+                logs.append(upper * inverse % self._root)
+                entry = entry * power % self._modulus
+                inverse = inverse * inverse_power % self._root
+            table.append((units, logs))
         return table
 
     def table_powers(
         self, table: Any, exponents: Matrix, window: int, spacing: int, messages: Matrix | None, scale: int
     ) -> Matrix:
         """See `Ring.table_powers`; a table of one row is nothing that GMP does not do better itself."""
+        modulus = self._modulus
         if len(table) == 1:
-            lower, upper = table[0][1]
-            powers = gmpy2.powmod_exp_list(lower + upper * self._root, _numbers(exponents), self._modulus)
-        else:
-            digits = exponents if window == 8 else _nibbles(exponents)
-            powers = [self._table_power(table, row.tobytes(), window, spacing) for row in digits]
-        return self._rows(powers, messages, scale)
-
-    def _table_power(self, table: Any, digits: bytes, window: int, spacing: int) -> Any:
-        """A product of pairs: three small products and two small divisions beat one large of each."""
-        root, divide = self._root, gmpy2.f_divmod
-        x0, x1 = mpz(1), mpz(0)
+            units, logs = table[0]
+            base = units[1] * (1 + logs[1] * self._root)
+            return self._rows(gmpy2.powmod_exp_list(base, _numbers(exponents), modulus), messages, scale)
+        digits = (exponents if window == 8 else _nibbles(exponents)).T.tolist()
+        powers, sums = [mpz(1)] * len(exponents), [mpz(0)] * len(exponents)
         for start in reversed(range(spacing)):
-            for _ in range(window if start < spacing - 1 else 0):
-                carry, lower = divide(x0 * x0, root)
-                x0, x1 = lower, (2 * x0 * x1 + carry) % root
-            for row, digit in zip(table, digits[start::spacing], strict=False):
-                y0, y1 = row[digit]
-                carry, lower = divide(x0 * y0, root)
-                x0, x1 = lower, (x0 * y1 + x1 * y0 + carry) % root
-        return x0 + x1 * root
+            if start < spacing - 1:
+                powers = gmpy2.powmod_base_list(powers, 1 << window, modulus)
+                sums = [total << window for total in sums]
+            # All exponents take their entries of a row in turn: a row stays in the cache, a table does not.
+            for (units, logs), row in zip(table, digits[start::spacing], strict=False):
+                powers = [x * units[digit] % modulus for x, digit in zip(powers, row, strict=True)]
+                sums = [total + logs[digit] for total, digit in zip(sums, row, strict=True)]
+        return self._rows(powers, messages, scale, sums)
 
-    def _rows(self, powers: list[Any], messages: Matrix | None, scale: int) -> Matrix:
-        """Powers, times 1 + scale·message·root if there are messages."""
-        if messages is not None:
-            root, modulus = self._root, self._modulus
-            pairs = zip(powers, _numbers(messages), strict=True)
-            powers = [power * (1 + message * scale % root * root) % modulus for power, message in pairs]
-        return to_rows(powers, self.modulus_bytes)
+    def _rows(
+        self, powers: Iterable[Any], messages: Matrix | None, scale: int, logs: Iterable[Any] = repeat(0)
+    ) -> Matrix:
+        """power · (1 + (log + scale·message)·root), row by row."""
+        root, modulus = self._root, self._modulus
+        texts = repeat(0) if messages is None else _numbers(messages)
+        parts = zip(powers, logs, texts, strict=False)
+        return to_rows(
+            [power * (1 + (log + scale * text) % root * root) % modulus for power, log, text in parts],
+            self.modulus_bytes,
+        )
 
 
 def _numbers(rows: Matrix) -> list[Any]:
