@@ -78,23 +78,24 @@ static V reduce_once(int count, V *x, const V *modulus) {
 
 /* ---- products --------------------------------------------------------------------------------- */
 
+/* What `lo` low limbs and `hi` high limbs of products have too much. */
+INLINE V offsets(uint64_t lo, uint64_t hi) { return all(lo * LO_OFFSET + hi * HI_OFFSET); }
+
 /* One product less its offsets. */
 INLINE void add_product(V *lo, V *hi, F x, F y) {
     MULTIPLY(*lo, *hi, x, y);
     *lo -= LO_OFFSET, *hi -= HI_OFFSET;
 }
 
-/* Columns 4 .. count+3 of t += a[0..count) * (b0 + b1*2^52 + b2*.. + b3*..), where `up` comes from column 3.
- * count is a multiple of 4. */
+/* Columns 4 .. count+3 of t += a[0..count) * (b0 + b1*2^52 + b2*.. + b3*..), where `up` comes from column 3 and
+ * still has the offsets of four high limbs. count is a multiple of 4. */
 INLINE void body(V *restrict t, const F *restrict a, int count, F b0, F b1, F b2, F b3, V up) {
     F w1 = a[3], w2 = a[2], w3 = a[1];
-    const V offsets = all(4 * LO_OFFSET + 4 * HI_OFFSET);
-    up += 4 * HI_OFFSET;
     for (int j = 4; j < count; j += 4) {
 #pragma GCC unroll 4
         for (int k = j; k < j + 4; k++) {
             F w0 = a[k];
-            V x = t[k] + up - offsets;
+            V x = t[k] + up - offsets(4, 4);
             up = ZERO;
             MULTIPLY(x, up, w0, b0);
             MULTIPLY(x, up, w1, b1);
@@ -104,23 +105,39 @@ INLINE void body(V *restrict t, const F *restrict a, int count, F b0, F b1, F b2
             w3 = w2, w2 = w1, w1 = w0;
         }
     }
-    V t0 = t[count] + up - 4 * HI_OFFSET, t1 = t[count + 1], t2 = t[count + 2], t3 = t[count + 3];
-    add_product(&t0, &t1, w1, b1), add_product(&t0, &t1, w2, b2), add_product(&t0, &t1, w3, b3);
-    add_product(&t1, &t2, w1, b2), add_product(&t1, &t2, w2, b3);
-    add_product(&t2, &t3, w1, b3);
+    V t0 = t[count] + up - offsets(3, 4), t1 = t[count + 1] - offsets(2, 3);
+    V t2 = t[count + 2] - offsets(1, 2), t3 = t[count + 3] - offsets(0, 1);
+    MULTIPLY(t0, t1, w1, b1);
+    MULTIPLY(t0, t1, w2, b2);
+    MULTIPLY(t0, t1, w3, b3);
+    MULTIPLY(t1, t2, w1, b2);
+    MULTIPLY(t1, t2, w2, b3);
+    MULTIPLY(t2, t3, w1, b3);
     t[count] = t0, t[count + 1] = t1, t[count + 2] = t2, t[count + 3] = t3;
+}
+
+/* t[0..4) += the lowest columns of a[0..4) * b; what column 3 carries, with its offsets, is returned. */
+INLINE V foot(V *t, const F *a, F b0, F b1, F b2, F b3) {
+    V t0 = t[0] - offsets(1, 0), t1 = t[1] - offsets(2, 1), t2 = t[2] - offsets(3, 2), t3 = t[3] - offsets(4, 3);
+    V up = ZERO;
+    MULTIPLY(t0, t1, a[0], b0);
+    MULTIPLY(t1, t2, a[1], b0);
+    MULTIPLY(t1, t2, a[0], b1);
+    MULTIPLY(t2, t3, a[2], b0);
+    MULTIPLY(t2, t3, a[1], b1);
+    MULTIPLY(t2, t3, a[0], b2);
+    MULTIPLY(t3, up, a[3], b0);
+    MULTIPLY(t3, up, a[2], b1);
+    MULTIPLY(t3, up, a[1], b2);
+    MULTIPLY(t3, up, a[0], b3);
+    t[0] = t0, t[1] = t1, t[2] = t2, t[3] = t3;
+    return up;
 }
 
 /* t[0 .. count+4) += a[0..count) * b[0..4) */
 static void accumulate(V *restrict t, const F *restrict a, int count, const F *b) {
     F b0 = b[0], b1 = b[1], b2 = b[2], b3 = b[3];
-    V t0 = t[0], t1 = t[1], t2 = t[2], t3 = t[3], up = ZERO;
-    add_product(&t0, &t1, a[0], b0);
-    add_product(&t1, &t2, a[1], b0), add_product(&t1, &t2, a[0], b1);
-    add_product(&t2, &t3, a[2], b0), add_product(&t2, &t3, a[1], b1), add_product(&t2, &t3, a[0], b2);
-    add_product(&t3, &up, a[3], b0), add_product(&t3, &up, a[2], b1), add_product(&t3, &up, a[1], b2);
-    add_product(&t3, &up, a[0], b3);
-    t[0] = t0, t[1] = t1, t[2] = t2, t[3] = t3;
+    V up = foot(t, a, b0, b1, b2, b3);
     body(t, a, count, b0, b1, b2, b3, up);
 }
 
@@ -147,42 +164,35 @@ static void square(int count, V *t, const F *a) {
     }
 }
 
-/* The four limbs m for which c + m*root is a multiple of 2^(4*52), from the four lowest columns c. */
+/* The four limbs m for which t + m*root is a multiple of 2^(4*52), also as factors. Returns what the four lowest
+ * columns of that sum carry, with the offsets of four high limbs. */
 #if QUOTIENT_BY_BLOCK
-/* m = c * (-1/root) at once: twice the products, but hardly any that wait for another. */
-INLINE void quotient_limbs(const field *f, V *c, V *m, F *factors, V *up) {
-    const F *n = f->factors, *i = f->minus_inverse;
-    V s[4] = {ZERO, ZERO, ZERO, ZERO}, beyond = ZERO;
+/* m = t * (-1/root) at once: twice the products, but hardly any that wait for another. */
+INLINE V quotient_limbs(const field *f, const V *t, V *m, F *factors) {
+    const F *i = f->minus_inverse;
+    V c[4] = {t[0], t[1], t[2], t[3]}, s[4] = {ZERO, ZERO, ZERO, ZERO};
     carry(4, m, c);
-    F x0 = FACTOR(m[0]), x1 = FACTOR(m[1]), x2 = FACTOR(m[2]), x3 = FACTOR(m[3]);
-    add_product(&s[0], &s[1], x0, i[0]);
-    add_product(&s[1], &s[2], x0, i[1]), add_product(&s[1], &s[2], x1, i[0]);
-    add_product(&s[2], &s[3], x0, i[2]), add_product(&s[2], &s[3], x1, i[1]), add_product(&s[2], &s[3], x2, i[0]);
-    add_product(&s[3], &beyond, x0, i[3]), add_product(&s[3], &beyond, x1, i[2]);
-    add_product(&s[3], &beyond, x2, i[1]), add_product(&s[3], &beyond, x3, i[0]);
+    for (int j = 0; j < 4; j++) factors[j] = FACTOR(m[j]);
+    foot(s, factors, i[0], i[1], i[2], i[3]);
     carry(4, m, s);
     for (int j = 0; j < 4; j++) factors[j] = FACTOR(m[j]);
-    add_product(&c[0], &c[1], n[0], factors[0]);
-    add_product(&c[1], &c[2], n[1], factors[0]), add_product(&c[1], &c[2], n[0], factors[1]);
-    add_product(&c[2], &c[3], n[2], factors[0]), add_product(&c[2], &c[3], n[1], factors[1]);
-    add_product(&c[2], &c[3], n[0], factors[2]);
-    add_product(&c[3], up, n[3], factors[0]), add_product(&c[3], up, n[2], factors[1]);
-    add_product(&c[3], up, n[1], factors[2]), add_product(&c[3], up, n[0], factors[3]);
+    V up = foot(c, f->factors, factors[0], factors[1], factors[2], factors[3]);
     for (int j = 0; j < 3; j++) c[j + 1] += c[j] >> BITS;
-    *up += c[3] >> BITS;
+    return up + (c[3] >> BITS);
 }
 #else
 /* Limb by limb: each m clears its column and leaves a carry. */
-INLINE void quotient_limbs(const field *f, V *c, V *m, F *factors, V *up) {
-    const F *n = f->factors;
+INLINE V quotient_limbs(const field *f, const V *t, V *m, F *factors) {
+    V c[5] = {t[0], t[1], t[2], t[3], offsets(0, 4)};
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
         m[j] = LOW(c[j], f->minus_inverse[0]);
         factors[j] = FACTOR(m[j]);
 #pragma GCC unroll 4
-        for (int k = j; k < 4; k++) add_product(&c[k], k < 3 ? &c[k + 1] : up, n[k - j], factors[j]);
-        *(j < 3 ? &c[j + 1] : up) += c[j] >> BITS;
+        for (int k = j; k < 4; k++) add_product(&c[k], &c[k + 1], f->factors[k - j], factors[j]);
+        c[j + 1] += c[j] >> BITS;
     }
+    return c[4];
 }
 #endif
 
@@ -190,22 +200,20 @@ INLINE void quotient_limbs(const field *f, V *c, V *m, F *factors, V *up) {
  * the root that was added: t + q*root = R*out. */
 static void montgomery(const field *f, V *out, V *t, V *q) {
     for (int i = 0; i < f->K; i += 4, t += 4) {
-        V c[4] = {t[0], t[1], t[2], t[3]}, m[4], up = ZERO;
-        F factors[4];
-        quotient_limbs(f, c, m, factors, &up);
-        body(t, f->factors, f->K, factors[0], factors[1], factors[2], factors[3], up);
-        if (q) memcpy(q + i, m, sizeof m);
+        F m[4];
+        V up = quotient_limbs(f, t, q + i, m);
+        body(t, f->factors, f->K, m[0], m[1], m[2], m[3], up);
     }
     carry(f->K, out, t);
 }
 
 /* out = a*b/R modulo root. */
 static void residue_multiply(const field *f, V *out, const V *a, const V *b) {
-    V t[2 * MAX_LIMBS];
+    V t[2 * MAX_LIMBS], q[MAX_LIMBS];
     F fa[MAX_LIMBS], fb[MAX_LIMBS];
     clear(2 * f->K, t);
     multiply(f->K, t, FACTORS(fa, a, f->K), FACTORS(fb, b, f->K));
-    montgomery(f, out, t, NULL);
+    montgomery(f, out, t, q);
 }
 
 /* t = cover - q, ready to take the products of the upper half. */
@@ -227,7 +235,7 @@ static void pair_multiply(const field *f, V *out, const V *a, const V *b) {
     open_upper(f, t, q);
     multiply(K, t, fa, fb + K);
     multiply(K, t, fa + K, fb);
-    montgomery(f, out + K, t, NULL);
+    montgomery(f, out + K, t, q);
     memcpy(out, low, sizeof(V) * (size_t)K);
 }
 
@@ -242,6 +250,6 @@ static void pair_square(const field *f, V *x) {
     carry(K, twice, twice);
     open_upper(f, t, q);
     multiply(K, t, fx, FACTORS(twice_room, twice, K));
-    montgomery(f, x + K, t, NULL);
+    montgomery(f, x + K, t, q);
     memcpy(x, low, sizeof(V) * (size_t)K);
 }
