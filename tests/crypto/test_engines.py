@@ -99,6 +99,26 @@ def test_powers_from_tables(name: str, bits: int) -> None:
             assert to_ints(got) == expected[:count]
 
 
+@pytest.mark.parametrize("bits", (200, 408))
+@pytest.mark.parametrize("name", ENGINES)
+def test_powers_from_tables_of_hundreds_of_rows(name: str, bits: int) -> None:
+    """More logs than native code adds up before it reduces, in roots that leave it the fewest bits to spare."""
+    rng = random.Random(bits)
+    for root in roots(bits, rng):
+        ring = engine(name).ring(root)
+        base, exponents = unit(ring.modulus, rng), [*operands(2**1600, 8, rng), 2**1600 - 1]
+        messages = operands(root**2, 9, rng)
+        expected = [
+            pow(base, exponent, ring.modulus) * (1 + message * root) % ring.modulus
+            for exponent, message in zip(exponents, messages, strict=True)
+        ]
+        for window, spacing in ((4, 1), (4, 3), (8, 1), (8, 2)):
+            table = ring.build_table(base, 200, window, spacing)
+            texts = to_rows(messages, 2 * ring.root_bytes)
+            got = ring.table_powers(table, to_rows(exponents, 200), window, spacing, texts, 1)
+            assert to_ints(got) == expected
+
+
 @pytest.mark.parametrize("bits", (64, 128, 512, 1024))
 @pytest.mark.parametrize("name", ENGINES)
 def test_quotients(name: str, bits: int) -> None:

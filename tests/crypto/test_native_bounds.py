@@ -38,7 +38,7 @@ def good_calls(name: str) -> dict[str, list[Any]]:
             scales[:limbs],
             rows.copy(),
         ],
-        "build_table": [name, constants, b"\x03", 8, 1, 2, table],
+        "build_table": [name, constants, b"\x03", scales[:limbs], 8, 1, 2, table],
         "table_powers": [name, constants, table, 8, 1, 2, rows[:, :2].copy(), rows, 16, scales, wide.copy()],
         "product": [name, constants, (wide, wide), wide.copy()],
         "combine": [name, constants, rows, 16, rows, 16, scales[:limbs], scales[:limbs], wide.copy(), 32],

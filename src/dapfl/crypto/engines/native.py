@@ -192,11 +192,12 @@ class NativeRing(Ring):
         return spread(work, len(low), 64 * self._lanes)
 
     def build_table(self, base: int, exponent_bytes: int, window: int, spacing: int) -> Any:
-        """See `Ring.build_table`: limbs of pairs, entry after entry."""
+        """See `Ring.build_table`: the limbs of a unit and of its log, entry after entry."""
         rows = -(-8 * exponent_bytes // (window * spacing))
         table = np.empty((rows << window) * 2 * self._limbs, np.uint64)
         row = base.to_bytes(self.modulus_bytes, "little")
-        _native.build_table(self._backend, self._constants, row, window, spacing, exponent_bytes, table)
+        inverse = self.words(self.radix * pow(base, -1, self.root) % self.root)
+        _native.build_table(self._backend, self._constants, row, inverse, window, spacing, exponent_bytes, table)
         return table
 
     def table_powers(

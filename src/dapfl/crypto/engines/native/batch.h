@@ -51,7 +51,8 @@ typedef struct {
     const uint64_t *scales;
 } messages;
 
-/* Powers of one base: entry (row, digit) is base^(digit * 2^(window*spacing*row)). */
+/* Powers of one base: entry (row, digit) is y = base^(digit * 2^(window*spacing*row)), as K limbs of its unit u
+ * and K of its log: R*y = u*(1 + log*root) modulo root^2, with u below 2*root and log below root. */
 typedef struct {
     size_t rows;
     int window; /* 4 or 8 */
@@ -69,7 +70,8 @@ typedef struct {
     /* *bad is the index of the first base that is no unit, or count. scale is scale*R mod root, [K]. */
     int (*quotients)(const ring *, size_t count, rows bases, const uint8_t *exponent, size_t exponent_bits,
                      const uint64_t *scale, uint8_t *out, size_t *bad);
-    int (*build_table)(const ring *, rows base, table_shape, uint64_t *table);
+    /* inverse is R/base mod root, [K]. */
+    int (*build_table)(const ring *, rows base, const uint64_t *inverse, table_shape, uint64_t *table);
     int (*table_powers)(const ring *, size_t count, const uint64_t *table, table_shape, const uint8_t *exponents,
                         messages, uint8_t *out);
     int (*product)(const ring *, size_t count, size_t batch_count, const uint8_t *const *batches, uint8_t *out);

@@ -239,6 +239,21 @@ static void pair_multiply(const field *f, V *out, const V *a, const V *b) {
     memcpy(out, low, sizeof(V) * (size_t)K);
 }
 
+/* x = x*y/R modulo n^2 for a y of K limbs, below 2n: one product less than with a pair. */
+static void pair_scale(const field *f, V *x, const V *y) {
+    const int K = f->K;
+    V t[2 * MAX_LIMBS], q[MAX_LIMBS], low[MAX_LIMBS];
+    F x_room[2 * MAX_LIMBS], y_room[MAX_LIMBS];
+    const F *fx = FACTORS(x_room, x, 2 * K), *fy = FACTORS(y_room, y, K);
+    clear(2 * K, t);
+    multiply(K, t, fx, fy);
+    montgomery(f, low, t, q);
+    open_upper(f, t, q);
+    multiply(K, t, fx + K, fy);
+    montgomery(f, x + K, t, q);
+    memcpy(x, low, sizeof(V) * (size_t)K);
+}
+
 static void pair_square(const field *f, V *x) {
     const int K = f->K;
     V t[2 * MAX_LIMBS], q[MAX_LIMBS], low[MAX_LIMBS], twice[MAX_LIMBS];

@@ -169,22 +169,24 @@ static PyObject *quotients(PyObject *self, PyObject *args) {
     return done ? PyLong_FromSize_t(bad) : NULL;
 }
 
-/* build_table(backend, ring, base, window, spacing, exponent_bytes, out) */
+/* build_table(backend, ring, base, inverse, window, spacing, exponent_bytes, out) */
 static PyObject *build_table(PyObject *self, PyObject *args) {
     (void)self;
     const char *name;
-    Py_buffer v[3] = {0};
+    Py_buffer v[4] = {0};
     Py_ssize_t window, spacing, exponent_bytes;
-    if (!PyArg_ParseTuple(args, "sy*y*nnnw*", &name, &v[0], &v[1], &window, &spacing, &exponent_bytes, &v[2]))
+    if (!PyArg_ParseTuple(args, "sy*y*y*nnnw*", &name, &v[0], &v[1], &v[2], &window, &spacing, &exponent_bytes, &v[3]))
         return NULL;
     const backend *b = find_backend(name);
     ring r;
     table_shape shape;
     int status = 0;
     int ran = b && read_ring(&v[0], &r) && check_rows(&v[1], 1, v[1].len, &r, MAX_CHUNKS, "base") &&
-              read_shape(window, spacing, exponent_bytes, &shape) && check_table(&v[2], shape, &r);
-    if (ran) WITHOUT_LOCK(status = b->build_table(&r, (rows){v[1].buf, (size_t)v[1].len}, shape, v[2].buf));
-    return finish(ran, status, v, 3);
+              check_words(&v[2], (size_t)r.limbs, "inverse") && read_shape(window, spacing, exponent_bytes, &shape) &&
+              check_table(&v[3], shape, &r);
+    if (ran)
+        WITHOUT_LOCK(status = b->build_table(&r, (rows){v[1].buf, (size_t)v[1].len}, v[2].buf, shape, v[3].buf));
+    return finish(ran, status, v, 4);
 }
 
 /* table_powers(backend, ring, table, window, spacing, exponent_bytes, exponents, messages, message_width, scales,

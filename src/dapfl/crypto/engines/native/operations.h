@@ -96,7 +96,8 @@ static void load_messages(const field *f, messages m, size_t first, size_t count
     carry(K, out, out);
 }
 
-/* Leave Montgomery form, times 1 + m*root, to the one pair with both parts below the root. */
+/* Leave Montgomery form, times 1 + m*root for an m below 72*root, to the one pair with both parts below the root:
+ * x0*m is below 144*root^2, and R above 256*root, so that the upper part is below 2*root before it is reduced. */
 static void leave(const field *f, V *x, const V *message) {
     const int K = f->K;
     V factor[2 * MAX_LIMBS];
@@ -208,39 +209,50 @@ static int quotients(const ring *r, size_t count, rows bases, const uint8_t *exp
 
 /* ---- powers of one base -------------------------------------------------------------------------- */
 
-static int build_table(const ring *r, rows base, table_shape shape, uint64_t *table) {
+static int build_table(const ring *r, rows base, const uint64_t *inverse, table_shape shape, uint64_t *table) {
     field f;
     prepare(&f, r);
-    const size_t count = 2 * (size_t)f.K, digits = (size_t)1 << shape.window;
-    V x[2 * MAX_LIMBS], power_of_base[2 * MAX_LIMBS];
-    uint64_t *row_bases = malloc(shape.rows * count * sizeof(uint64_t));
-    if (!row_bases) return -1;
+    const size_t K = (size_t)f.K, count = 2 * K, digits = (size_t)1 << shape.window;
+    V x[2 * MAX_LIMBS], step[3 * MAX_LIMBS]; /* step: a row's base as a pair, and R/base modulo root */
+    V *back = step + count, over[MAX_LIMBS], log[MAX_LIMBS];
+    uint64_t *steps = malloc(shape.rows * 3 * K * sizeof(uint64_t));
+    if (!steps) return -1;
     load_pairs(&f, r, base, 0, 1, x);
+    spread(f.K, back, inverse);
     for (size_t row = 0; row < shape.rows; row++) {
         if (row)
-            for (size_t i = 0; i < (size_t)shape.window * shape.spacing; i++) pair_square(&f, x);
+            for (size_t i = 0; i < (size_t)shape.window * shape.spacing; i++) {
+                pair_square(&f, x);
+                residue_multiply(&f, back, back, back);
+            }
         /* Entries must be below 2*root in both parts; the first ones come from load_pairs. */
         V one[2 * MAX_LIMBS];
         spread((int)count, one, r->one);
-        pair_multiply(&f, power_of_base, x, one);
-        for (size_t j = 0; j < count; j++) row_bases[row * count + j] = power_of_base[j][0];
+        pair_multiply(&f, step, x, one);
+        for (size_t j = 0; j < 3 * K; j++) steps[row * 3 * K + j] = step[j][0];
     }
     for (size_t row = 0; row < shape.rows; row += LANES) {
         size_t active = smaller(LANES, shape.rows - row);
-        clear((int)count, power_of_base);
-        for (size_t j = 0; j < count; j++)
-            for (size_t lane = 0; lane < active; lane++)
-                power_of_base[j][lane] = row_bases[(row + lane) * count + j];
+        clear(3 * f.K, step);
+        for (size_t j = 0; j < 3 * K; j++)
+            for (size_t lane = 0; lane < active; lane++) step[j][lane] = steps[(row + lane) * 3 * K + j];
         spread((int)count, x, r->one);
+        clear(f.K, over); /* 1/entry modulo root */
+        over[0] = all(1);
         for (size_t digit = 0; digit < digits; digit++) {
-            if (digit) pair_multiply(&f, x, x, power_of_base);
+            if (digit) {
+                pair_multiply(&f, x, x, step);
+                residue_multiply(&f, over, over, back);
+            }
+            residue_multiply(&f, log, x + K, over); /* x = x0*(1 + x1/x0*root), and x0 is R*entry modulo root */
+            reduce_once(f.K, log, f.root);
             for (size_t lane = 0; lane < active; lane++) {
                 uint64_t *entry = table + ((row + lane) * digits + digit) * count;
-                for (size_t j = 0; j < count; j++) entry[j] = x[j][lane];
+                for (size_t j = 0; j < K; j++) entry[j] = x[j][lane], entry[K + j] = log[j][lane];
             }
         }
     }
-    free(row_bases);
+    free(steps);
     return 0;
 }
 
@@ -264,22 +276,53 @@ static void gather(size_t count, V *out, const uint64_t *const *entries) {
     }
 }
 
-static void table_power(const field *f, const uint64_t *table, table_shape shape, const uint8_t *const *exponents,
-                        V *x) {
+/* log = log * 2^bits modulo root, below 2*root, from limbs not yet carried. */
+static void shift_log(const field *f, const ring *r, V *log, int bits) {
+    V factor[MAX_LIMBS];
+    spread(f->K, factor, r->one); /* R modulo root */
+    for (; bits > 0; bits--) {
+        for (int j = 0; j < f->K; j++) factor[j] += factor[j];
+        carry(f->K, factor, factor);
+        reduce_once(f->K, factor, f->root);
+    }
+    carry(f->K, log, log);
+    residue_multiply(f, log, log, factor);
+}
+
+#define MOST_LOGS 64 /* a sum of these and one remainder, below 66*root, may still be multiplied */
+
+/* x = a product of units; x*(1 + log*root) is the power. The limbs of log are not yet carried. */
+static void table_power(const field *f, const ring *r, const uint64_t *table, table_shape shape,
+                        const uint8_t *const *exponents, V *x, V *log) {
     const size_t count = 2 * (size_t)f->K, digits = 8 * shape.exponent_bytes / (size_t)shape.window;
     const uint64_t *entries[LANES];
-    V factor[2 * MAX_LIMBS], *into = x; /* the first entry is where the product starts */
+    V entry[2 * MAX_LIMBS];
+    int first = 1, logs = 0;
+    clear(f->K, log);
     for (size_t start = shape.spacing; start-- > 0;) {
-        if (into != x)
+        if (!first) {
             for (int i = 0; i < shape.window; i++) pair_square(f, x);
+            shift_log(f, r, log, shape.window);
+            logs = 0;
+        }
         size_t rows_here = (digits - start + shape.spacing - 1) / shape.spacing; /* start < digits */
         locate(table, shape, count, 0, start, exponents, entries);
         for (size_t row = 0; row < rows_here; row++) {
-            gather(count, into, entries);
+            gather(count, entry, entries);
             if (row + 1 < rows_here) /* fetch the next ones while this product is computed */
                 locate(table, shape, count, row + 1, (row + 1) * shape.spacing + start, exponents, entries);
-            if (into != x) pair_multiply(f, x, x, factor);
-            into = factor;
+            if (first) {
+                memcpy(x, entry, sizeof(V) * (size_t)f->K);
+                clear(f->K, x + f->K);
+                first = 0;
+            } else {
+                pair_scale(f, x, entry);
+            }
+            if (logs++ == MOST_LOGS) {
+                shift_log(f, r, log, 0);
+                logs = 1;
+            }
+            for (int j = 0; j < f->K; j++) log[j] += entry[f->K + j];
         }
     }
 }
@@ -288,13 +331,15 @@ static int table_powers(const ring *r, size_t count, const uint64_t *table, tabl
                         const uint8_t *exponents, messages m, uint8_t *out) {
     field f;
     prepare(&f, r);
-    V x[2 * MAX_LIMBS], message[MAX_LIMBS];
+    V x[2 * MAX_LIMBS], log[MAX_LIMBS], message[MAX_LIMBS];
     for (size_t first = 0; first < count; first += LANES) {
         const uint8_t *lane_exponents[LANES];
         for (size_t lane = 0; lane < LANES; lane++) /* idle lanes repeat the first */
             lane_exponents[lane] = exponents + (first + lane < count ? first + lane : first) * shape.exponent_bytes;
-        table_power(&f, table, shape, lane_exponents, x);
+        table_power(&f, r, table, shape, lane_exponents, x, log);
         load_messages(&f, m, first, count, message);
+        for (int j = 0; j < f.K; j++) message[j] += log[j];
+        carry(f.K, message, message);
         leave(&f, x, message);
         store_pairs(&f, r, x, first, count, out);
     }
