@@ -8,7 +8,7 @@ times in all. A wide spacing makes a small table:
     uses of the base   (window, spacing)   entries   2048-bit key   work for one power
     1                  (4, every digit)         16   10 KB          1,024 squarings, 256 products
     from 2             (4, 8)                  512   0.3 MB         28 squarings, 256 products
-    from 64            (8, 8)                4,096   2.6 MB         56 squarings, 128 products
+    from 64            (8, 6)                5,632   3.6 MB         40 squarings, 128 products
     from 1,024         (8, 2)               16,384   10 MB          8 squarings, 128 products
 
 An entry y is kept as two numbers below the root: its unit y mod root, and its log, for which
@@ -33,7 +33,7 @@ from dapfl.crypto.engine import Matrix, Ring, check_rows
 from dapfl.errors import CryptoError
 
 MEMORY_LIMIT = 96 * 2**20
-_SHAPES = ((1024, 8, 2), (64, 8, 8), (2, 4, 8))  # uses, window, spacing
+_SHAPES = ((1024, 8, 2), (64, 8, 6), (2, 4, 8))  # uses, window, spacing
 
 
 @dataclass

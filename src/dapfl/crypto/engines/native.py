@@ -197,7 +197,9 @@ class NativeRing(Ring):
         table = np.empty((rows << window) * 2 * self._limbs, np.uint64)
         row = base.to_bytes(self.modulus_bytes, "little")
         inverse = self.words(self.radix * pow(base, -1, self.root) % self.root)
-        _native.build_table(self._backend, self._constants, row, inverse, window, spacing, exponent_bytes, table)
+        _native.build_table(
+            self._backend, self._constants, row, inverse, window, spacing, exponent_bytes, table
+        )
         return table
 
     def table_powers(
