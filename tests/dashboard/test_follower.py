@@ -5,6 +5,7 @@ import pytest
 
 from dapfl.dashboard.follower import Follower
 from dapfl.dashboard.views import MOST_CLIENTS
+from dapfl.experiments.store import RunDirectory
 from tests.fake_runs import manifest, rounds, write_run
 
 
@@ -40,6 +41,17 @@ def test_a_run_is_followed_from_before_it_exists_to_its_end(tmp_path):
     follower.refresh()
     assert follower.state.facts.status == "finished"
     assert len(follower.state.rounds) == 3
+
+
+def test_a_run_that_is_killed_is_shown_as_stopped_with_what_continues_it(tmp_path):
+    path = write_run(tmp_path, count=1, status="running")
+    follower = Follower(path)
+    with RunDirectory(path).lock():  # which the system frees when its process is killed
+        follower.refresh()
+        assert follower.state.facts.status == "running"
+    follower.refresh()
+    assert follower.state.facts.status == "stopped"
+    assert follower.state.facts.rows[0] == ("Continue", f"dapfl run --resume {path}")
 
 
 def test_an_empty_directory_is_waited_in(tmp_path):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from dapfl.cli import main
+from dapfl.experiments.results import read_manifest
 
 CONFIG = """
 task = "logistic-mnist"
@@ -121,6 +122,7 @@ def test_a_killed_run_resumes_to_the_result_of_one_never_stopped(
             if line.startswith("Rounds: 2/"):
                 break
         os.killpg(process.pid, signal.SIGKILL)
+    assert read_manifest(tmp_path / "killed").status == "stopped"
     resumed = dapfl_run("--resume", tmp_path / "killed")
     assert resumed.returncode == 0, resumed.stderr
     assert lines(tmp_path / "killed") == lines(tmp_path / "whole")

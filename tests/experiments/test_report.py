@@ -216,3 +216,8 @@ def test_an_unwritable_place_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirectoryError, match="cannot be written to"):
         write_report([run], tmp_path / "file" / "report")
+
+
+def test_the_page_says_how_a_stopped_run_goes_on(tmp_path):
+    stopped = write_run(tmp_path, count=2, status="stopped")
+    assert f"dapfl run --resume {stopped}" in page(groups_of(stopped))

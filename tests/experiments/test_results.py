@@ -4,6 +4,7 @@ import pytest
 
 from dapfl.errors import RunDirectoryError
 from dapfl.experiments.results import RoundsReader, find_runs, read_manifest, read_run, run_directories
+from dapfl.experiments.store import RunDirectory
 from tests.fake_runs import manifest, rounds, write_comparison, write_run
 
 
@@ -14,6 +15,16 @@ def test_a_run_is_read_with_its_manifest_and_all_rounds(tmp_path):
     assert [row.accuracy for row in run.rounds] == [line["accuracy"] for line in written]
     assert run.rounds[4].clients[6].lambda_ == written[4]["clients"][6]["lambda"]
     assert run.rounds[3].rejections[0].reason == written[3]["rejections"][0]["reason"]
+
+
+def test_a_run_that_nobody_works_on_any_more_is_stopped_whatever_it_last_said(tmp_path):
+    path = write_run(tmp_path, count=1, status="running")
+    assert read_manifest(path).status == "running"  # nothing is known but what it says
+    with RunDirectory(path).lock():
+        assert read_manifest(path).status == "running"
+    assert read_manifest(path).status == "stopped"
+    write_run(tmp_path, count=1)
+    assert read_manifest(path).status == "finished"
 
 
 def test_a_half_written_last_line_is_not_there_yet(tmp_path):

@@ -6,7 +6,9 @@ import pytest
 
 from dapfl.errors import ProtocolError
 from dapfl.federation.ledger import Ledger
-from dapfl.federation.transport import Exchange
+from dapfl.federation.lineage import Head
+from dapfl.federation.messages import VERSION, Aggregate, Context, Signed, digest, encode
+from dapfl.federation.transport import EVERYONE, SERVER, Exchange
 from tests.federation.small import Small, insecure_keys
 
 
@@ -133,6 +135,23 @@ def test_a_client_whose_memory_is_restored_is_not_counted_twice():
         small.local.clients[client].restore(states[client])
     third = small.federation.run_round(2)
     assert second.cohort == third.cohort == (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("codec", ["exact", "compact"])
+def test_a_client_restored_while_an_aggregate_is_no_model_goes_on_from_the_one_before(codec):
+    expected, small = Small(codec=codec), Small(codec=codec)
+    expected.play(3)
+    small.play(2)
+    lineage = small.server.lineage
+    context = Context(VERSION, small.federation_id, 2, SERVER, EVERYONE, lineage.head.name)
+    junk = encode(Aggregate(context, (1, 2, 3), b"junk", b"junk"))
+    lineage.advance(Head(digest(junk), lineage.head.name, Signed(junk, small.server_suite().sign(junk))))
+    restored = Small(codec=codec, primer=small.federation.primer()).parts[1]
+    restored.restore(small.parts[1].state())
+    lineage.withdraw()
+    small.local.clients[1] = restored
+    assert small.federation.run_round(2).cohort == (1, 2, 3, 4)
+    np.testing.assert_array_equal(small.federation.weights, expected.federation.weights)
 
 
 def test_states_that_do_not_fit_are_refused():

@@ -176,6 +176,23 @@ def test_below_the_minimum_cohort_the_model_stays_and_the_next_round_goes_on():
     assert third.loss != second.loss
 
 
+@pytest.mark.parametrize(("min_cohort", "status"), [(3, "failed:min-cohort"), (1, "failed:no-agreement")])
+def test_a_lone_honest_upload_is_not_called_a_mismatch(min_cohort, status):
+    """CS has not seen the model yet, and one client is too few to say what it is."""
+    small = Small(
+        carried=True,
+        min_cohort=min_cohort,
+        wrap=lambda _, transport: Dropping(
+            transport, lambda exchange, client: "late" if 1 <= exchange < 5 and client != 4 else None
+        ),
+    )
+    _, second, *_, last = small.play(4)
+    assert [client.status for client in second.clients] == ["failed:late"] * 3 + [status]
+    assert second.rejections == ()
+    assert second.participants == 0
+    assert last.participants == 4
+
+
 @pytest.mark.parametrize("codec", ["exact", "compact"])
 @pytest.mark.parametrize("carried", [False, True])
 @pytest.mark.parametrize("encryption", ["paillier", "none"])

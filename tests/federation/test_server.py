@@ -86,6 +86,19 @@ def test_a_contribution_that_starts_from_another_model_is_left_out():
     honest.federation.run_round(0)
 
 
+def test_clients_that_are_split_over_the_model_are_neither_added_nor_blamed():
+    small = Small(carried=True)
+    small.server.poll.commitments.clear()  # as if CS had not seen this model yet
+    for client in (1, 2):
+        small.local.clients[client] = Lying(
+            small, client, lambda body: msgspec.structs.replace(body, commitment=digest(b"another model"))
+        )
+    (record,) = small.play(1)
+    assert {client.status for client in record.clients} == {"failed:no-agreement"}
+    assert record.rejections == ()
+    assert record.participants == 0
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -20,6 +20,7 @@ from dapfl.dashboard.views import (
 from dapfl.errors import RunDirectoryError
 from dapfl.experiments.measures import capability_of
 from dapfl.experiments.results import MANIFEST, ROUNDS, RoundsReader, in_order, read_manifest
+from dapfl.experiments.store import is_abandoned
 from dapfl.federation.records import RoundRecord
 
 
@@ -81,7 +82,8 @@ class Follower:
 
     def refresh(self) -> None:
         """Reads what has changed on the disk since the last look; never raises for what it finds there."""
-        seen = (_stamp(self.directory / MANIFEST), _stamp(self.directory / ROUNDS))
+        stamps = _stamp(self.directory / MANIFEST), _stamp(self.directory / ROUNDS)
+        seen = (*stamps, is_abandoned(self.directory))  # a run that is killed changes no file
         if seen == self._seen:
             return
         self._seen = seen

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from dapfl.experiments.palette import FATES, PHASES, Ink, capability_inks
-from dapfl.experiments.results import Manifest
+from dapfl.experiments.results import Manifest, resume_command
 from dapfl.federation.records import ClientRecord, RoundRecord
 
 MOST_CLIENTS = 200  # that are sent one by one; of more, those outside C(t) first
@@ -106,6 +106,7 @@ def facts_of(directory: Path, manifest: Manifest) -> Facts:
         protection = f"Paillier, {crypto.get('key_bits', '?')} bits, {crypto.get('envelope', '?')} envelope"
     adversaries = config.get("adversaries") or ()
     rows = {
+        "Continue": resume_command(directory) if manifest.status == "stopped" else "",
         "Model": f"{parameters:,} weights" if parameters else "",
         "Encryption": protection,
         "Codec": crypto.get("codec"),

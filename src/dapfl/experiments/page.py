@@ -16,7 +16,7 @@ from dapfl.experiments import curves, measures, tables
 from dapfl.experiments.measures import Group, Spread
 from dapfl.experiments.page_data import task_data
 from dapfl.experiments.palette import inks
-from dapfl.experiments.results import Run
+from dapfl.experiments.results import Run, resume_command
 from dapfl.experiments.tables import Table
 
 MARK = (
@@ -253,6 +253,7 @@ def _run(run: Run, label: str) -> str:
         "command": " ".join(manifest.command),
         "started": manifest.created,
         "rounds": f"{len(run.rounds)} of {manifest.planned_rounds or '?'}, {manifest.status}",
+        "continue": resume_command(run.path) if manifest.status == "stopped" else "",
         "model": f"{manifest.task.parameters:,} weights" if manifest.task.parameters else "",
         "machine": ", ".join(f"{key} {value}" for key, value in manifest.host.items()),
         "dapfl": f"{manifest.dapfl}{f', commit {manifest.commit[:12]}' if manifest.commit else ''}",

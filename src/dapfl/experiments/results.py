@@ -8,6 +8,7 @@ Both may be read while the run is still writing them: a last line without its en
 """
 
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from dapfl.errors import RunDirectoryError
+from dapfl.experiments.store import is_abandoned
 from dapfl.federation.records import RoundRecord
 
 MANIFEST = "manifest.json"
@@ -148,8 +150,12 @@ def in_order(rounds: Iterable[RoundRecord]) -> list[RoundRecord]:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a run directory; RunDirectoryError when it is not one."""
+    """The manifest of a run directory; RunDirectoryError when it is not one.
+
+    A run that was killed left "running" there: its status is "stopped" all the same.
+    """
     path = directory / MANIFEST
+    abandoned = is_abandoned(directory)  # asked first: a run that ends now says so before it lets go
     try:
         manifest = _manifest_decoder.decode(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -162,7 +168,18 @@ def read_manifest(directory: Path) -> Manifest:
         raise RunDirectoryError(
             f"{path} has format {manifest.format}, newer than this dapfl reads ({_FORMAT}): upgrade dapfl."
         )
+    if abandoned and manifest.status == "running":
+        return msgspec.structs.replace(manifest, status="stopped")
     return manifest
+
+
+def resume_command(directory: Path) -> str:
+    """What continues a run that was stopped.
+
+    >>> resume_command(Path("my runs/first"))
+    "dapfl run --resume 'my runs/first'"
+    """
+    return f"dapfl run --resume {shlex.quote(str(directory))}"
 
 
 def read_run(directory: Path) -> Run:

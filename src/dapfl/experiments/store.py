@@ -7,6 +7,7 @@ any moment resumes from the last checkpoint with exactly the lines that a run ne
 import fcntl
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,21 @@ from dapfl.errors import RunDirectoryError
 from dapfl.files import replacing
 
 FORMAT = 1
+_LOCK = ".lock"
+
+
+def is_abandoned(path: Path) -> bool:
+    """Whether a run was begun in this directory that no process is working on any more.
+
+    The system frees the lock of a process that was killed, which could not note in the manifest that it
+    stopped. Where there is no lock to look at, nothing is known.
+    """
+    try:
+        with (path / _LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -106,11 +122,15 @@ class RunDirectory:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keeps a second process from working on the same run; the system frees it if we are killed."""
-        with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RunDirectoryError(f"Another process is working on the run in {self.path}.") from None
+        with (self.path / _LOCK).open("w") as file:
+            for _ in range(5):  # whoever asks `is_abandoned` holds it too, for an instant
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    time.sleep(0.02)
+            else:
+                raise RunDirectoryError(f"Another process is working on the run in {self.path}.")
             yield
 
     def save(self, checkpoint: Checkpoint) -> None:

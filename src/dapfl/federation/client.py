@@ -7,6 +7,7 @@ goes wrong, nothing of it leaves the device but a short name.
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -305,6 +306,12 @@ class Client:
             self._prime()
 
     def _prime(self) -> None:
-        """Takes up the model that the server's primer ends with, as a client that never stopped has it."""
+        """Takes up the model that the server's primer ends with, as a client that never stopped has it.
+
+        If that cannot be decoded, CS is about to withdraw it, and such a client has the one before it.
+        """
         models, _ = self._authenticated(self._primer)
-        self._model = self._derive(models[-1].model, models)
+        for part in reversed(models):
+            with suppress(ProtocolError):
+                self._model = self._derive(part.model, models)
+                return

@@ -327,22 +327,29 @@ class CentralServer:
         if client != SERVER and noted not in self.ledger.rejections:
             self.ledger.rejections.append(noted)
 
+    def _mark(self, clients: Iterable[ClientId], status: str) -> None:
+        self.ledger.status.update(dict.fromkeys(clients, status))
+
     def aggregate(self) -> tuple[ClientId, ...]:
         """Makes and signs Ω_CS(t) out of the contributions of C(t) (Eqs 39, 40) and returns C(t).
 
-        C(t) is empty, and the model stays, if fewer than the minimum cohort are legitimate.
+        C(t) is empty, and the model stays, if fewer than the minimum cohort are legitimate, or if clients do
+        not agree on the model that they start from: then nobody can say whose contribution is wrong.
         """
-        agreed = self.poll.agreed
+        agreed, least = self.poll.agreed, self._shape.min_cohort
+        if agreed is None:
+            senders = [client for tally in self._tallies.values() for client in tally.senders]
+            self._mark(senders, "failed:min-cohort" if len(senders) < least else "failed:no-agreement")
+            return ()
         for commitment, tally in self._tallies.items():
             if commitment != agreed:
                 for client in tally.senders:
                     self._note_mismatch(client)
-                    self.ledger.status[client] = "rejected:model-mismatch"
-        legitimate = self._tallies.get(agreed) if agreed is not None else None
-        cohort = tuple(sorted(legitimate.senders)) if legitimate is not None else ()
-        if legitimate is None or len(cohort) < self._shape.min_cohort:
-            for client in cohort:
-                self.ledger.status[client] = "failed:min-cohort"
+                self._mark(tally.senders, "rejected:model-mismatch")
+        legitimate = self._tallies.get(agreed, Tally(self._suite))
+        cohort = tuple(sorted(legitimate.senders))
+        if len(cohort) < least:
+            self._mark(cohort, "failed:min-cohort")
             return ()
         with self.watch.phase("aggregate"):
             contributions, samples = legitimate.contributions().tobytes(), legitimate.counts().tobytes()
