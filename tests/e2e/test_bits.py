@@ -1,6 +1,7 @@
 """Nothing that protects a run changes a bit of its model: every task, keys of full size.
 
-These runs take minutes. `scripts/test -m long` runs them, and nothing else does.
+These runs take minutes, the ResNet half an hour or more.
+`scripts/test -m long` runs them, and nothing else does.
 """
 
 from collections.abc import Iterator
