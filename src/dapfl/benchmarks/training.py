@@ -65,10 +65,15 @@ class PeerClients:
                 optimizer.step()
         return self.layout.flatten(self.module), len(labels), before
 
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """Our own scoring."""
+        return Evaluator(self.task)
+
     def test_accuracy(self, weights: Vector) -> float:
         """The accuracy on the whole test set."""
         if self.workload.trainer == "dapfl":
-            return Evaluator(self.task).evaluate(weights).accuracy
+            return self.evaluator.evaluate(weights).accuracy
         self.layout.assign(self.module, weights)
         return self._score(*self.test_samples)[1]
 

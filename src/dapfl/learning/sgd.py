@@ -4,11 +4,16 @@ A client of a simulated federation is a `Learner`: little more than the indices 
 All learners of a process share one module and one memory-mapped data set per task.
 """
 
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dapfl.learning.layout import Layout
 from dapfl.learning.metrics import Metrics, metrics_of
@@ -74,8 +79,17 @@ class Learner:
 
     def evaluate(self, weights: Vector) -> Metrics:
         """The state s_i(t) of Eq. 20: loss, accuracy and macro-F1 of the weights on D_i."""
-        data = self._shop.data
-        return _evaluate(self._shop, weights, data.train_images, data.train_labels, self._indices)
+        return _evaluate(self._shop, weights, *self._samples(), map)
+
+    def _samples(self) -> tuple[Tensor, Tensor]:
+        """D_i as tensors. A process keeps those of one client: it evaluates, trains and evaluates again."""
+        kept = self._shop.kept
+        if kept.owner is not self:
+            data = self._shop.data
+            kept.inputs = as_inputs(data.train_images[self._indices])
+            kept.labels = as_labels(data.train_labels[self._indices])
+            kept.owner = self
+        return kept.inputs, kept.labels
 
     def train(
         self, weights: Vector, eta: float, alpha: int, batch_size: int, rng: np.random.Generator
@@ -87,8 +101,7 @@ class Learner:
         from one. The same arguments give the same bits in any process of a machine.
         """
         shop = self._shop
-        inputs = as_inputs(shop.data.train_images[self._indices])
-        labels = as_labels(shop.data.train_labels[self._indices])
+        inputs, labels = self._samples()
         # Every epoch is shuffled into the same memory: its batches are views that stay.
         shuffled, targets = torch.empty_like(inputs), torch.empty_like(labels)
         lengths = batch_lengths(self.samples, batch_size)
@@ -106,7 +119,7 @@ class Learner:
 
 
 class Evaluator:
-    """Scores global models on the task's whole test set."""
+    """Scores global models on the task's whole test set, on all cores: the clients are waiting for it."""
 
     def __init__(self, task: Task) -> None:
         self._shop = workshop(task)
@@ -116,33 +129,40 @@ class Evaluator:
         """Which tensor lies where in the weight vectors."""
         return self._shop.layout
 
+    @cached_property
+    def _samples(self) -> tuple[Tensor, Tensor]:
+        data = self._shop.data
+        return as_inputs(np.array(data.test_images)), as_labels(data.test_labels)
+
     def evaluate(self, weights: Vector) -> Metrics:
         """Loss, accuracy and macro-F1 of the weights on the test set."""
-        data = self._shop.data
-        return _evaluate(self._shop, weights, data.test_images, data.test_labels, None)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return _evaluate(self._shop, weights, *self._samples, pool.map)
+
+
+Score = tuple[float, NDArray[np.int64]]
 
 
 def _evaluate(
     shop: Workshop,
     weights: Vector,
-    inputs: NDArray[Any],
-    labels: NDArray[np.integer[Any]],
-    indices: NDArray[np.int32] | None,
+    inputs: Tensor,
+    labels: Tensor,
+    each: Callable[[Callable[[int], Score], Iterable[int]], Iterable[Score]],
 ) -> Metrics:
-    """Metrics on the samples at the indices, or on all, in batches small enough for the CPU's caches."""
+    """Metrics on samples, in batches small enough for the CPU's caches; `each` maps over them, in order."""
     shop.layout.assign(shop.module, weights)
     shop.module.eval()
     classes = shop.data.classes
-    total_loss = 0.0
-    confusion = np.zeros(classes * classes, np.int64)
-    count = len(labels) if indices is None else len(indices)
-    with torch.inference_mode():
-        for start in range(0, count, EVALUATION_BATCH):
-            batch = slice(start, min(start + EVALUATION_BATCH, count))
-            chosen = np.arange(batch.start, batch.stop) if indices is None else indices[batch]
-            truth = as_labels(labels[chosen])
-            outputs = shop.module(as_inputs(inputs[chosen]))
-            total_loss += float(shop.task.loss(outputs, truth)) * len(truth)
+
+    def score(start: int) -> Score:
+        batch = slice(start, start + EVALUATION_BATCH)
+        with torch.inference_mode():
+            outputs = shop.module(inputs[batch])
+            truth = labels[batch]
+            loss = float(shop.task.loss(outputs, truth)) * len(truth)
             cells = truth * classes + outputs.argmax(1)
-            confusion += np.bincount(cells.numpy(), minlength=classes * classes)
-    return metrics_of(total_loss, confusion.reshape(classes, classes))
+        return loss, np.bincount(cells.numpy(), minlength=classes * classes)
+
+    losses, counts = zip(*each(score, range(0, len(labels), EVALUATION_BATCH)), strict=True)
+    return metrics_of(sum(losses), np.sum(counts, axis=0).reshape(classes, classes))

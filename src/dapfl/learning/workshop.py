@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,6 +19,15 @@ from dapfl.learning.tasks import Task
 from dapfl.randomness import entropy
 
 
+@dataclass
+class Kept:
+    """The samples of whoever used them last."""
+
+    owner: object = None
+    inputs: Tensor = field(default_factory=lambda: torch.empty(0))
+    labels: Tensor = field(default_factory=lambda: torch.empty(0))
+
+
 @dataclass(frozen=True)
 class Workshop:
     """The shared means of learning a task; `step` trains the module on one batch at a learning rate."""
@@ -28,6 +37,7 @@ class Workshop:
     layout: Layout
     data: Dataset
     step: Callable[[Tensor, Tensor, float], None]
+    kept: Kept = field(default_factory=Kept)
 
 
 @runtime_checkable

@@ -36,9 +36,9 @@ typedef struct {
     float taps_first[TAPS][C2][C1];  /* the weights of conv2, as its input's gradient reads them */
 } Sums;
 
-/* One of each: the interpreter's lock is held throughout, and fresh pages would cost as much as the arithmetic. */
-static Block block;
-static Sums sums;
+/* One of each for every thread, kept: fresh pages would cost as much as the arithmetic. */
+static _Thread_local Block block;
+static _Thread_local Sums sums;
 
 static inline vec pick(mask which, vec yes, vec no) {
     return (vec)((which & (mask)yes) | (~which & (mask)no));

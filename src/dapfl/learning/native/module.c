@@ -1,4 +1,4 @@
-/* dapfl.learning._native: buffers in, every length checked before anything is read. The interpreter's lock is held. */
+/* dapfl.learning._native: buffers in, every length checked before anything is read. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -87,7 +87,9 @@ static PyObject *py_cnn_scores(PyObject *self, PyObject *args) {
     if (acquire(&a, CNN_SIZES, 8, weights, images, out, sizeof(float) * CLASSES, 1)) return NULL;
     CnnWeights w = {a.weights[0], a.weights[1], a.weights[2], a.weights[3],
                     a.weights[4], a.weights[5], a.weights[6], a.weights[7]};
+    Py_BEGIN_ALLOW_THREADS
     cnn_scores(&w, a.images, a.samples, a.other);
+    Py_END_ALLOW_THREADS
     return finish(&a, 0);
 }
 
