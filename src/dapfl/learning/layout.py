@@ -62,22 +62,39 @@ class Layout:
 
     def flatten(self, module: nn.Module) -> NDArray[np.float32]:
         """The module's weights and buffers as a new vector."""
-        vector = np.empty(self.size, np.float32)
-        target = torch.from_numpy(vector)
-        for spec, (_, _, tensor) in zip(self.tensors, _tensors(module), strict=True):
-            target[spec.start : spec.stop].view(spec.shape).copy_(tensor.detach())
-        return vector
+        return Weights(self, module).flatten()
 
     def assign(self, module: nn.Module, vector: NDArray[np.float32]) -> None:
         """Copies a vector into the module's weights and buffers."""
-        if vector.shape != (self.size,):
+        Weights(self, module).assign(vector)
+
+
+class Weights:
+    """The weights and buffers of one module, found once, as flat vectors."""
+
+    def __init__(self, layout: Layout, module: nn.Module) -> None:
+        tensors = [tensor for _, _, tensor in _tensors(module)]
+        self._size = layout.size
+        self._places = tuple(zip(layout.tensors, tensors, strict=True))
+
+    def flatten(self) -> NDArray[np.float32]:
+        """A copy of them all."""
+        vector = np.empty(self._size, np.float32)
+        target = torch.from_numpy(vector)
+        for spec, tensor in self._places:
+            target[spec.start : spec.stop].view(spec.shape).copy_(tensor.detach())
+        return vector
+
+    def assign(self, vector: NDArray[np.float32]) -> None:
+        """Copies a vector into them."""
+        if vector.shape != (self._size,):
             raise TaskError(
-                f"A vector of shape {vector.shape} does not fit a model of {self.size:,} weights: "
+                f"A vector of shape {vector.shape} does not fit a model of {self._size:,} weights: "
                 "both must belong to the same task."
             )
         source = torch.from_numpy(vector if vector.flags.writeable else vector.copy())
         with torch.no_grad():
-            for spec, (_, _, tensor) in zip(self.tensors, _tensors(module), strict=True):
+            for spec, tensor in self._places:
                 tensor.copy_(source[spec.start : spec.stop].view(spec.shape))
                 if spec.name.endswith("running_var"):
                     # Averages of rounded numbers can bring a variance near zero just below it,

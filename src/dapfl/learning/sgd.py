@@ -21,7 +21,7 @@ from dapfl.learning.tasks import Task
 from dapfl.learning.workshop import Workshop, as_inputs, as_labels, build_model, torch_seeded, workshop
 
 Vector = NDArray[np.float32]
-EVALUATION_BATCH = 256
+EVALUATION_BATCH = 512
 
 
 def initial_weights(task: Task, seed: int) -> Vector:
@@ -106,7 +106,7 @@ class Learner:
         shuffled, targets = torch.empty_like(inputs), torch.empty_like(labels)
         lengths = batch_lengths(self.samples, batch_size)
         batches = list(zip(torch.split(shuffled, lengths), torch.split(targets, lengths), strict=True))
-        shop.layout.assign(shop.module, weights)
+        shop.weights.assign(weights)
         shop.module.train()
         with torch_seeded(int(rng.integers(2**63))):
             for _ in range(alpha):
@@ -115,7 +115,7 @@ class Learner:
                 torch.index_select(labels, 0, order, out=targets)
                 for batch, target in batches:
                     shop.step(batch, target, eta)
-        return shop.layout.flatten(shop.module)
+        return shop.weights.flatten()
 
 
 class Evaluator:
@@ -151,7 +151,7 @@ def _evaluate(
     each: Callable[[Callable[[int], Score], Iterable[int]], Iterable[Score]],
 ) -> Metrics:
     """Metrics on samples, in batches small enough for the CPU's caches; `each` maps over them, in order."""
-    shop.layout.assign(shop.module, weights)
+    shop.weights.assign(weights)
     shop.module.eval()
     classes = shop.data.classes
 

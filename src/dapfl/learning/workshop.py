@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from dapfl.errors import DataError, TaskError
 from dapfl.learning.data import Dataset
-from dapfl.learning.layout import Layout
+from dapfl.learning.layout import Layout, Weights
 from dapfl.learning.tasks import Task
 from dapfl.randomness import entropy
 
@@ -35,6 +35,7 @@ class Workshop:
     task: Task
     module: nn.Module
     layout: Layout
+    weights: Weights  # of the module
     data: Dataset
     step: Callable[[Tensor, Tensor, float], None]
     kept: Kept = field(default_factory=Kept)
@@ -65,7 +66,8 @@ def workshop(task: Task) -> Workshop:
     else:
         weights = tuple(weight for weight in module.parameters() if weight.requires_grad)
         step = partial(_autograd_step, task, module, weights)
-    shop = Workshop(task, module, Layout.of(module), data, step)
+    layout = Layout.of(module)
+    shop = Workshop(task, module, layout, Weights(layout, module), data, step)
     _try_out(shop)
     return shop
 
