@@ -134,3 +134,8 @@ def test_settings_stand_in_the_papers_order(tmp_path):
         "small",
         "dqn-large",
     ]
+
+
+def test_the_plain_form_of_a_setting_is_named_by_the_setting_alone():
+    labels = [group.label for group in grouped([run_of([0.5], price=None), run_of([0.5], price=0.1)])]
+    assert labels == ["dap-fl", "dap-fl (κ=0.1)"]

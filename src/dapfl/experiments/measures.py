@@ -180,7 +180,12 @@ def _label(
         "alpha": "α",
         "price": "κ",
     }  # in the order in which they are named, before the rest
-    own = {key.rpartition(".")[2]: value for key, value in config if (key, value) not in common}
+    # What is left to the setting ("None") is its plain form, and goes without saying.
+    own = {
+        key.rpartition(".")[2]: value
+        for key, value in config
+        if (key, value) not in common and value != "None"
+    }
     names = sorted(own, key=lambda name: [*symbols, name].index(name))
     words = [f"{symbols.get(name, name)}={own[name]}" for name in names]
     return f"{setting} ({', '.join(words)})" if own else setting
