@@ -32,14 +32,15 @@ def test_a_step_is_that_of_autograd(kinds: tuple[Any, Any], samples: int) -> Non
         torch.testing.assert_close(ours, reference - 0.3 * reference.grad, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("samples", [1, 8, 13, 256])
-def test_scores_are_those_of_torch(samples: int) -> None:
+@pytest.mark.parametrize("samples", [1, 2, 8, 13, 256])
+@pytest.mark.parametrize(("kind", "reference"), [(NativeCNN, CNN), (NativeLogistic, Logistic)])
+def test_scores_are_those_of_torch(kind: Any, reference: Any, samples: int) -> None:
     torch.manual_seed(samples)
-    model = NativeCNN()
+    model = kind()
     images, _ = batch(samples)
     with torch.inference_mode():
         scores = model(images)
-    torch.testing.assert_close(scores, CNN.forward(model, images))
+    torch.testing.assert_close(scores, reference.forward(model, images))
 
 
 @pytest.mark.parametrize("kind", [NativeCNN, NativeLogistic])
@@ -102,6 +103,9 @@ def test_wrong_sizes_are_refused_before_anything_is_read(wrong: dict[str, Any]) 
     weights = arguments["weights"] if "weights" in wrong else NativeLogistic()._arrays()
     with pytest.raises((TypeError, ValueError, BufferError)):
         models.native.logistic_step(weights, arguments["images"], arguments["labels"], 0.1)
+    out = np.empty((3, 10), np.float32) if "labels" not in wrong else arguments["labels"]
+    with pytest.raises((TypeError, ValueError, BufferError)):
+        models.native.logistic_scores(weights, arguments["images"], out)
 
 
 def test_read_only_weights_are_refused() -> None:

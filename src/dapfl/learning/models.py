@@ -49,10 +49,19 @@ class Logistic(nn.Module):
 
 
 class NativeLogistic(Logistic):
-    """The same model, 784 → 10, trained by native/logistic.c in about a quarter of torch's time."""
+    """The same model, 784 → 10, trained and scored by native/logistic.c in a fraction of torch's time."""
 
     def __init__(self) -> None:
         super().__init__()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of a batch; by torch where it is asked for gradients."""
+        if torch.is_grad_enabled():
+            return super().forward(images)
+        assert native is not None
+        logits = torch.empty(len(images), self.linear.out_features)
+        native.logistic_scores(self._arrays(), images.contiguous().numpy(), logits.numpy())
+        return logits
 
     def cross_entropy_step(self, images: Tensor, labels: Tensor, eta: float) -> None:
         """One step of SGD, in place."""

@@ -1,10 +1,11 @@
-/* One step of SGD for logistic regression, 784 to 10 (dapfl.learning.models.Logistic).
+/* One step of SGD, and scoring, for logistic regression, 784 to 10 (dapfl.learning.models.Logistic).
  *
  * The matrices are so narrow that calling a library takes longer than the arithmetic. Vectors run along the pixels.
  */
 #include "models.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { STEPS = PIXELS / LANES, HALF = CLASSES / 2 };
 
@@ -30,6 +31,16 @@ static void score_two(const LogisticWeights *w, const float *left, const float *
     }
 }
 
+/* The logits of images, a row each. */
+void logistic_scores(const LogisticWeights *w, const float *images, int samples, float *out) {
+    for (int s = 0; s < samples; s += 2) {
+        float two[2][CLASSES];
+        int pair = s + 1 < samples; /* a last image without a neighbour is its own */
+        score_two(w, images + (size_t)s * PIXELS, images + (size_t)(s + pair) * PIXELS, two);
+        memcpy(out + (size_t)s * CLASSES, two, sizeof(float) * CLASSES * (size_t)(1 + pair));
+    }
+}
+
 /* Moves the weights by -eta times the gradient of the batch's mean cross-entropy; 0, or -1 without memory. */
 int logistic_step(const LogisticWeights *w, const float *images, const int64_t *labels, int samples, float eta) {
     float(*move)[CLASSES] = malloc(sizeof(float) * CLASSES * (size_t)samples);
@@ -37,7 +48,7 @@ int logistic_step(const LogisticWeights *w, const float *images, const int64_t *
     float rate = eta / (float)samples;
     for (int s = 0; s < samples; s += 2) {
         float two[2][CLASSES];
-        int pair = s + 1 < samples; /* a last image without a neighbour is its own */
+        int pair = s + 1 < samples;
         score_two(w, images + (size_t)s * PIXELS, images + (size_t)(s + pair) * PIXELS, two);
         for (int i = 0; i <= pair; i++) {
             softmax_less_one_hot(two[i], labels[s + i]);

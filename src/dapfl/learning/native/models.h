@@ -47,6 +47,7 @@ typedef struct {
 
 int cnn_step(const CnnWeights *w, const float *images, const int64_t *labels, int samples, float eta);
 void cnn_scores(const CnnWeights *w, const float *images, int samples, float *out);
+void logistic_scores(const LogisticWeights *w, const float *images, int samples, float *out);
 int logistic_step(const LogisticWeights *w, const float *images, const int64_t *labels, int samples, float eta);
 
 #endif

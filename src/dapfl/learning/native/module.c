@@ -104,6 +104,19 @@ static PyObject *py_logistic_step(PyObject *self, PyObject *args) {
     return finish(&a, logistic_step(&w, a.images, a.other, a.samples, (float)eta));
 }
 
+static PyObject *py_logistic_scores(PyObject *self, PyObject *args) {
+    PyObject *weights, *images, *out;
+    Arguments a;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOO", &weights, &images, &out)) return NULL;
+    if (acquire(&a, LOGISTIC_SIZES, 2, weights, images, out, sizeof(float) * CLASSES, 1)) return NULL;
+    LogisticWeights w = {a.weights[0], a.weights[1]};
+    Py_BEGIN_ALLOW_THREADS
+    logistic_scores(&w, a.images, a.samples, a.other);
+    Py_END_ALLOW_THREADS
+    return finish(&a, 0);
+}
+
 static PyObject *py_usable(PyObject *self, PyObject *none) {
     (void)self, (void)none;
     return PyBool_FromLong(KERNELS_USABLE);
@@ -113,6 +126,7 @@ static PyMethodDef methods[] = {
     {"cnn_step", py_cnn_step, METH_VARARGS, "cnn_step(weights, images, labels, eta): one step of SGD, in place."},
     {"cnn_scores", py_cnn_scores, METH_VARARGS, "cnn_scores(weights, images, out): logits into out."},
     {"logistic_step", py_logistic_step, METH_VARARGS, "logistic_step(weights, images, labels, eta): in place."},
+    {"logistic_scores", py_logistic_scores, METH_VARARGS, "logistic_scores(weights, images, out): logits into out."},
     {"usable", py_usable, METH_NOARGS, "Whether this CPU has the instructions used."},
     {NULL, NULL, 0, NULL},
 };
