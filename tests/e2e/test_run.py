@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from dapfl.cli import main
+from dapfl.learning.tasks import get_task
 from dapfl.experiments.results import read_manifest
 
 CONFIG = """
@@ -66,7 +67,8 @@ def test_a_run_tells_what_it_did_and_where(config: Path, tmp_path: Path) -> None
     assert "Rounds: 4/4" in done.stderr
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["status"] == "finished"
-    assert manifest["task"] == {"name": "logistic-mnist", "parameters": 7850}
+    model = type(get_task("logistic-mnist").build_model()).__name__
+    assert manifest["task"] == {"name": "logistic-mnist", "model": model, "parameters": 7850}
     assert [line["round"] for line in lines(tmp_path / "run")] == [0, 1, 2, 3]
 
 
