@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from dapfl.cli import main
-from dapfl.learning.tasks import get_task
 from dapfl.experiments.results import read_manifest
+from dapfl.learning.tasks import get_task
 
 CONFIG = """
 task = "logistic-mnist"
