@@ -66,6 +66,8 @@ def run(
             peers.setdefault(name, {})[task] = figures
             if "round_seconds" in figures:
                 ratios[f"{name} / ours, {task}"] = float(str(figures["round_seconds"])) / mine.round_seconds
+    if encrypted_rounds:
+        ours["agents"] = _agents(clients)
     for codec in ("exact", "compact") if encrypted_rounds else ():
         figures = _encrypted(codec, clients, encrypted_rounds, encrypted_changes or {}, inline)
         ours[f"encrypted, {codec}"] = figures
@@ -74,9 +76,8 @@ def run(
             ratios[f"{name} / plain round, {codec}"] = float(str(seconds[name])) / float(str(seconds["none"]))
             slow = float(str(seconds["none, trained by torch"]))
             ratios[f"{name} / plain round trained by torch, {codec}"] = float(str(seconds[name])) / slow
-        ours["agents"] = agents = _agents(clients)
         # The agents' seconds are of one core, a round's of all.
-        share = float(str(agents["round_seconds"])) / cores() / float(str(seconds["none"]))
+        share = float(str(ours["agents"]["round_seconds"])) / cores() / float(str(seconds["none"]))
         ratios[f"agents / plain round, {codec}"] = share
     what = {
         "what": "seconds of a round, all cores",
