@@ -38,7 +38,7 @@ def test_the_closed_form_step_of_logistic_regression_is_that_of_autograd() -> No
     images, labels = torch.rand(33, 28, 28), torch.randint(0, 10, (33,))
     model, twin = Logistic(), Logistic()
     twin.load_state_dict(model.state_dict())
-    model.cross_entropy_step(images, labels, eta=0.3)
+    model.cross_entropy_epoch(images, labels, torch.arange(33), [33], eta=0.3)
     cross_entropy(twin(images), labels).backward()
     for ours, reference in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(ours, reference - 0.3 * reference.grad)

@@ -18,6 +18,10 @@ def batch(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(samples, 28, 28), torch.randint(0, 10, (samples,))
 
 
+def step(model: Any, images: torch.Tensor, labels: torch.Tensor, eta: float) -> None:
+    model.cross_entropy_epoch(images, labels, torch.arange(len(labels)), [len(labels)], eta)
+
+
 @pytest.mark.parametrize("samples", [1, 2, 7, 8, 9, 32, 33])
 @pytest.mark.parametrize("kinds", [(NativeCNN, CNN), (NativeLogistic, Logistic)])
 def test_a_step_is_that_of_autograd(kinds: tuple[Any, Any], samples: int) -> None:
@@ -25,7 +29,7 @@ def test_a_step_is_that_of_autograd(kinds: tuple[Any, Any], samples: int) -> Non
     model, twin = (kind() for kind in kinds)
     twin.load_state_dict(model.state_dict())
     images, labels = batch(samples)
-    model.cross_entropy_step(images, labels, eta=0.3)
+    step(model, images, labels, eta=0.3)
     cross_entropy(twin(images), labels).backward()
     for ours, reference in zip(model.parameters(), twin.parameters(), strict=True):
         assert reference.grad is not None
@@ -44,6 +48,20 @@ def test_scores_are_those_of_torch(kind: Any, reference: Any, samples: int) -> N
 
 
 @pytest.mark.parametrize("kind", [NativeCNN, NativeLogistic])
+def test_an_epoch_is_a_step_on_each_batch_in_the_order_given(kind: Any) -> None:
+    torch.manual_seed(0)
+    model, twin = kind(), kind()
+    twin.load_state_dict(model.state_dict())
+    images, labels = batch(20)
+    order = torch.randperm(20)
+    model.cross_entropy_epoch(images, labels, order, [8, 3, 9], eta=0.3)
+    for rows in torch.split(order, [8, 3, 9]):
+        step(twin, images[rows], labels[rows], eta=0.3)
+    for ours, reference in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours, reference)
+
+
+@pytest.mark.parametrize("kind", [NativeCNN, NativeLogistic])
 def test_a_step_leaves_nothing_behind_for_the_next(kind: Any) -> None:
     torch.manual_seed(0)
     start = kind().state_dict()
@@ -52,11 +70,11 @@ def test_a_step_leaves_nothing_behind_for_the_next(kind: Any) -> None:
     def after_a_step() -> Any:
         model = kind()
         model.load_state_dict(start)
-        model.cross_entropy_step(images, labels, eta=0.1)
+        step(model, images, labels, eta=0.1)
         return model
 
     first = after_a_step()
-    kind().cross_entropy_step(*batch(33), eta=1.0)
+    step(kind(), *batch(33), eta=1.0)
     for ours, again in zip(first.parameters(), after_a_step().parameters(), strict=True):
         assert torch.equal(ours, again)
 
@@ -70,22 +88,30 @@ def test_it_learns(kind: Any) -> None:
     for _ in range(4):
         losses.append(cross_entropy(model(images), labels).item())
         for _ in range(25):
-            model.cross_entropy_step(images, labels, eta=0.1)
+            step(model, images, labels, eta=0.1)
     assert all(after < before for before, after in pairwise(losses))
 
 
-def good_arguments() -> dict[str, Any]:
+def good_arguments(kind: Any) -> dict[str, Any]:
     images, labels = batch(3)
-    return {"weights": NativeCNN()._arrays(), "images": images.numpy(), "labels": labels.numpy()}
+    return {
+        "weights": kind()._arrays(),
+        "images": images.numpy(),
+        "labels": labels.numpy(),
+        "order": np.array([2, 0, 1]),
+        "lengths": [2, 1],
+        "eta": 0.1,
+    }
 
 
+@pytest.mark.parametrize("kind", [NativeCNN, NativeLogistic])
 @pytest.mark.parametrize(
     "wrong",
     [
         {"weights": ()},
         {"weights": [1, 2]},
-        {"weights": tuple(np.zeros(10, np.float32) for _ in range(8))},
-        {"weights": (*good_arguments()["weights"][:7], np.zeros(10))},
+        {"weights": tuple(np.zeros(11, np.float32) for _ in range(8))},
+        {"weights": tuple(np.zeros(11, np.float32) for _ in range(2))},
         {"images": np.zeros((3, 28, 27), np.float32)},
         {"images": np.zeros((3, 28, 28))},
         {"images": np.zeros((0, 28, 28), np.float32)},
@@ -93,24 +119,44 @@ def good_arguments() -> dict[str, Any]:
         {"labels": np.zeros(2, np.int64)},
         {"labels": np.zeros(3, np.int32)},
         {"labels": "three"},
+        {"order": np.array([2, 0, 3])},
+        {"order": np.array([2, -1, 1])},
+        {"order": np.array([2, 0, 1], np.int32)},
+        {"order": np.array([2, 0])},
+        {"order": np.array([2, 0, 1, 1])},
+        {"order": "all"},
+        {"lengths": [2, 2]},
+        {"lengths": [3, 0]},
+        {"lengths": [4, -1]},
+        {"lengths": [2]},
+        {"lengths": ["three"]},
+        {"lengths": (2, 1)},
+        {"lengths": [2**63]},
     ],
 )
-def test_wrong_sizes_are_refused_before_anything_is_read(wrong: dict[str, Any]) -> None:
+def test_wrong_arguments_are_refused_before_anything_moves(kind: Any, wrong: dict[str, Any]) -> None:
     assert models.native is not None
-    arguments = good_arguments() | wrong
+    name = "cnn" if kind is NativeCNN else "logistic"
+    good = good_arguments(kind)
+    before = [part.copy() for part in good["weights"]]
+    with pytest.raises((TypeError, ValueError, BufferError, OverflowError)):
+        getattr(models.native, f"{name}_epoch")(*(good | wrong).values())
+    assert all(np.array_equal(part, old) for part, old in zip(good["weights"], before, strict=True))
+
+
+@pytest.mark.parametrize("kind", [NativeCNN, NativeLogistic])
+@pytest.mark.parametrize("out", [np.empty((2, 10), np.float32), np.empty((3, 10), np.float16), b"nothing"])
+def test_a_wrong_place_for_scores_is_refused(kind: Any, out: Any) -> None:
+    assert models.native is not None
+    name = "cnn" if kind is NativeCNN else "logistic"
+    good = good_arguments(kind)
     with pytest.raises((TypeError, ValueError, BufferError)):
-        models.native.cnn_step(arguments["weights"], arguments["images"], arguments["labels"], 0.1)
-    weights = arguments["weights"] if "weights" in wrong else NativeLogistic()._arrays()
-    with pytest.raises((TypeError, ValueError, BufferError)):
-        models.native.logistic_step(weights, arguments["images"], arguments["labels"], 0.1)
-    out = np.empty((3, 10), np.float32) if "labels" not in wrong else arguments["labels"]
-    with pytest.raises((TypeError, ValueError, BufferError)):
-        models.native.logistic_scores(weights, arguments["images"], out)
+        getattr(models.native, f"{name}_scores")(good["weights"], good["images"], out)
 
 
 def test_read_only_weights_are_refused() -> None:
     assert models.native is not None
-    arguments = good_arguments()
+    arguments = good_arguments(NativeCNN)
     arguments["weights"][0].flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
-        models.native.cnn_step(arguments["weights"], arguments["images"], arguments["labels"], 0.1)
+        models.native.cnn_epoch(*arguments.values())

@@ -36,16 +36,17 @@ class Logistic(nn.Module):
         logits: Tensor = self.linear(images.flatten(1))
         return logits
 
-    def cross_entropy_step(self, images: Tensor, labels: Tensor, eta: float) -> None:
-        """One step of SGD in closed form: the gradient is (softmax - one-hot)ᵀ·x, averaged over the batch."""
-        x = images.flatten(1)
+    def cross_entropy_epoch(
+        self, images: Tensor, labels: Tensor, order: Tensor, lengths: list[int], eta: float
+    ) -> None:
+        """SGD in closed form: the gradient is (softmax - one-hot)ᵀ·x, averaged over a batch."""
         weight, bias = self.linear.weight.detach(), self.linear.bias.detach()
-        # Classes by row, samples by column: the faster way round for matrices this narrow.
-        error = (
-            torch.addmm(bias.unsqueeze(1), weight, x.t()).softmax(0).sub_(self._unit.index_select(1, labels))
-        )
-        weight.addmm_(error, x, alpha=-eta / len(x))
-        bias.add_(error.sum(1), alpha=-eta / len(x))
+        for batch in torch.split(order, lengths):
+            x, truth = images[batch].flatten(1), self._unit[:, labels[batch]]
+            # Classes by row, samples by column: the faster way round for matrices this narrow.
+            error = torch.addmm(bias.unsqueeze(1), weight, x.t()).softmax(0).sub_(truth)
+            weight.addmm_(error, x, alpha=-eta / len(x))
+            bias.add_(error.sum(1), alpha=-eta / len(x))
 
 
 class NativeLogistic(Logistic):
@@ -63,10 +64,13 @@ class NativeLogistic(Logistic):
         native.logistic_scores(self._arrays(), images.contiguous().numpy(), logits.numpy())
         return logits
 
-    def cross_entropy_step(self, images: Tensor, labels: Tensor, eta: float) -> None:
-        """One step of SGD, in place."""
+    def cross_entropy_epoch(
+        self, images: Tensor, labels: Tensor, order: Tensor, lengths: list[int], eta: float
+    ) -> None:
+        """A step of SGD on each batch, in place."""
         assert native is not None
-        native.logistic_step(self._arrays(), images.contiguous().numpy(), labels.numpy(), eta)
+        samples = images.contiguous().numpy(), labels.numpy(), order.numpy()
+        native.logistic_epoch(self._arrays(), *samples, lengths, eta)
 
     def _arrays(self) -> tuple[NDArray[Any], ...]:
         return self.linear.weight.detach().numpy(), self.linear.bias.detach().numpy()
@@ -112,10 +116,13 @@ class NativeCNN(CNN):
         native.cnn_scores(self._arrays(), images.contiguous().numpy(), logits.numpy())
         return logits
 
-    def cross_entropy_step(self, images: Tensor, labels: Tensor, eta: float) -> None:
-        """One step of SGD, in place."""
+    def cross_entropy_epoch(
+        self, images: Tensor, labels: Tensor, order: Tensor, lengths: list[int], eta: float
+    ) -> None:
+        """A step of SGD on each batch, in place."""
         assert native is not None
-        native.cnn_step(self._arrays(), images.contiguous().numpy(), labels.numpy(), eta)
+        samples = images.contiguous().numpy(), labels.numpy(), order.numpy()
+        native.cnn_epoch(self._arrays(), *samples, lengths, eta)
 
     def _arrays(self) -> tuple[NDArray[Any], ...]:
         """The weights as they lie in memory: a convolution's channels are its last axis there."""

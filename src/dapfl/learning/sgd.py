@@ -18,7 +18,15 @@ from torch import Tensor
 from dapfl.learning.layout import Layout
 from dapfl.learning.metrics import Metrics, metrics_of
 from dapfl.learning.tasks import Task
-from dapfl.learning.workshop import Workshop, as_inputs, as_labels, build_model, torch_seeded, workshop
+from dapfl.learning.workshop import (
+    Samples,
+    Workshop,
+    as_inputs,
+    as_labels,
+    build_model,
+    torch_seeded,
+    workshop,
+)
 
 Vector = NDArray[np.float32]
 EVALUATION_BATCH = 512
@@ -81,15 +89,12 @@ class Learner:
         """The state s_i(t) of Eq. 20: loss, accuracy and macro-F1 of the weights on D_i."""
         return _evaluate(self._shop, weights, *self._samples(), map)
 
-    def _samples(self) -> tuple[Tensor, Tensor]:
-        """D_i as tensors. A process keeps those of one client: it evaluates, trains and evaluates again."""
-        kept = self._shop.kept
-        if kept.owner is not self:
-            data = self._shop.data
-            kept.inputs = as_inputs(data.train_images[self._indices])
-            kept.labels = as_labels(data.train_labels[self._indices])
-            kept.owner = self
-        return kept.inputs, kept.labels
+    def _samples(self) -> Samples:
+        """D_i as tensors."""
+        data, mine = self._shop.data, self._indices
+        return self._shop.kept.get(
+            self, lambda: (as_inputs(data.train_images[mine]), as_labels(data.train_labels[mine]))
+        )
 
     def train(
         self, weights: Vector, eta: float, alpha: int, batch_size: int, rng: np.random.Generator
@@ -102,19 +107,13 @@ class Learner:
         """
         shop = self._shop
         inputs, labels = self._samples()
-        # Every epoch is shuffled into the same memory: its batches are views that stay.
-        shuffled, targets = torch.empty_like(inputs), torch.empty_like(labels)
         lengths = batch_lengths(self.samples, batch_size)
-        batches = list(zip(torch.split(shuffled, lengths), torch.split(targets, lengths), strict=True))
         shop.weights.assign(weights)
         shop.module.train()
         with torch_seeded(int(rng.integers(2**63))):
             for _ in range(alpha):
                 order = torch.from_numpy(rng.permutation(self.samples))
-                torch.index_select(inputs, 0, order, out=shuffled)
-                torch.index_select(labels, 0, order, out=targets)
-                for batch, target in batches:
-                    shop.step(batch, target, eta)
+                shop.epoch(inputs, labels, order, lengths, eta)
         return shop.weights.flatten()
 
 
@@ -130,7 +129,7 @@ class Evaluator:
         return self._shop.layout
 
     @cached_property
-    def _samples(self) -> tuple[Tensor, Tensor]:
+    def _samples(self) -> Samples:
         data = self._shop.data
         return as_inputs(np.array(data.test_images)), as_labels(data.test_labels)
 

@@ -1,5 +1,6 @@
-"""What all learners of a task share in one process: the module, its layout, the data, the step of SGD."""
+"""What all learners of a task share in one process: the module, its layout, the data, an epoch of SGD."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,35 +19,64 @@ from dapfl.learning.layout import Layout, Weights
 from dapfl.learning.tasks import Task
 from dapfl.randomness import entropy
 
+KEPT_BYTES = 64 << 20
 
-@dataclass
+Samples = tuple[Tensor, Tensor]
+"""Inputs as the model takes them, and labels."""
+
+
 class Kept:
-    """The samples of whoever used them last."""
+    """The samples of those who used theirs last, as many as fit: a process serves its clients in turn."""
 
-    owner: object = None
-    inputs: Tensor = field(default_factory=lambda: torch.empty(0))
-    labels: Tensor = field(default_factory=lambda: torch.empty(0))
+    def __init__(self, limit: int = KEPT_BYTES) -> None:
+        self._limit = limit
+        self._bytes = 0
+        self._samples: OrderedDict[object, Samples] = OrderedDict()
+
+    def get(self, owner: object, make: Callable[[], Samples]) -> Samples:
+        """The owner's samples, made if they are not there; the last used always stay."""
+        if owner in self._samples:
+            self._samples.move_to_end(owner)
+            return self._samples[owner]
+        samples = self._samples[owner] = make()
+        self._bytes += _bytes(samples)
+        while self._bytes > self._limit and len(self._samples) > 1:
+            self._bytes -= _bytes(self._samples.popitem(last=False)[1])
+        return samples
+
+
+def _bytes(samples: Samples) -> int:
+    return sum(tensor.nbytes for tensor in samples)
+
+
+Epoch = Callable[[Tensor, Tensor, Tensor, list[int], float], None]
 
 
 @dataclass(frozen=True)
 class Workshop:
-    """The shared means of learning a task; `step` trains the module on one batch at a learning rate."""
+    """The shared means of learning a task.
+
+    `epoch(inputs, labels, order, lengths, eta)` takes a step of SGD on each batch of the samples, in the
+    order given, and moves the module's weights.
+    """
 
     task: Task
     module: nn.Module
     layout: Layout
     weights: Weights  # of the module
     data: Dataset
-    step: Callable[[Tensor, Tensor, float], None]
+    epoch: Epoch
     kept: Kept = field(default_factory=Kept)
 
 
 @runtime_checkable
 class ClosedForm(Protocol):
-    """A model that takes a step of SGD on the cross-entropy by its own formula, faster than autograd."""
+    """A model that does SGD on the cross-entropy by its own formula, faster than autograd."""
 
-    def cross_entropy_step(self, inputs: Tensor, labels: Tensor, eta: float) -> None:
-        """Moves the weights by -eta times the gradient of the batch's mean cross-entropy."""
+    def cross_entropy_epoch(
+        self, inputs: Tensor, labels: Tensor, order: Tensor, lengths: list[int], eta: float
+    ) -> None:
+        """Moves the weights by -eta times the gradient of each batch's mean cross-entropy, in turn."""
 
 
 @cache
@@ -60,14 +90,14 @@ def workshop(task: Task) -> Workshop:
     torch.set_num_threads(1)
     module = build_model(task, seed=0)
     data = _load_data(task)
-    step: Callable[[Tensor, Tensor, float], None]
+    epoch: Epoch
     if isinstance(module, ClosedForm) and task.loss is cross_entropy:
-        step = module.cross_entropy_step
+        epoch = module.cross_entropy_epoch
     else:
         weights = tuple(weight for weight in module.parameters() if weight.requires_grad)
-        step = partial(_autograd_step, task, module, weights)
+        epoch = partial(_autograd_epoch, task, module, weights)
     layout = Layout.of(module)
-    shop = Workshop(task, module, layout, Weights(layout, module), data, step)
+    shop = Workshop(task, module, layout, Weights(layout, module), data, epoch)
     _try_out(shop)
     return shop
 
@@ -111,13 +141,21 @@ def as_labels(labels: NDArray[np.integer[Any]]) -> Tensor:
     return torch.from_numpy(labels.astype(np.int64))
 
 
-def _autograd_step(
-    task: Task, module: nn.Module, weights: tuple[Tensor, ...], inputs: Tensor, labels: Tensor, eta: float
+def _autograd_epoch(
+    task: Task,
+    module: nn.Module,
+    weights: tuple[Tensor, ...],
+    inputs: Tensor,
+    labels: Tensor,
+    order: Tensor,
+    lengths: list[int],
+    eta: float,
 ) -> None:
-    """Eq. 2 on one batch."""
-    gradients = torch.autograd.grad(task.loss(module(inputs), labels), weights)
-    with torch.no_grad():
-        torch._foreach_add_(weights, gradients, alpha=-eta)
+    """Eq. 2 on each batch."""
+    for batch in torch.split(order, lengths):
+        gradients = torch.autograd.grad(task.loss(module(inputs[batch]), labels[batch]), weights)
+        with torch.no_grad():
+            torch._foreach_add_(weights, gradients, alpha=-eta)
 
 
 def _load_data(task: Task) -> Dataset:

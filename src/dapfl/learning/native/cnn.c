@@ -12,6 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Convolutions have their channels last. */
+typedef struct {
+    float *conv1, *bias1;  /* [10][5][5], [10] */
+    float *conv2, *bias2;  /* [20][5][5][10], [20] */
+    float *fc1, *bias3;    /* [50][320], [50] */
+    float *fc2, *bias4;    /* [10][50], [10] */
+} Weights;
+
 enum {
     SIDE = 28, K = 5, TAPS = K * K,
     C1 = 10, S1 = SIDE - K + 1, P1 = S1 / 2,  /* first convolution: channels, side, side after pooling */
@@ -58,14 +66,12 @@ static inline vec pool(const vec four[4], mask *which) {
     return pick(best > zero, best, zero);
 }
 
-static void load(Block *b, const float *images, int samples) {
-    for (int s = 0; s < LANES; s++)
-        for (int i = 0; i < PIXELS; i++)
-            ((float *)b->x)[i * LANES + s] = s < samples ? images[s * PIXELS + i] : 0.0f;
+static void load_lane(Block *b, int lane, const float *image) {
+    for (int i = 0; i < PIXELS; i++) ((float *)b->x)[i * LANES + lane] = image ? image[i] : 0.0f;
 }
 
 /* Two channels at four pixels at a time: eight sums are in flight, as many as hide the latency of a product. */
-static void first_layer(Block *b, const CnnWeights *w) {
+static void first_layer(Block *b, const Weights *w) {
     for (int y = 0; y < P1; y++)
         for (int x = 0; x < P1; x++)
             for (int c = 0; c < C1; c += 2) {
@@ -89,7 +95,7 @@ static void first_layer(Block *b, const CnnWeights *w) {
             }
 }
 
-static void second_layer(Block *b, const CnnWeights *w) {
+static void second_layer(Block *b, const Weights *w) {
     for (int y = 0; y < P2; y++)
         for (int x = 0; x < P2; x++)
             for (int c = 0; c < C2; c += 2) {
@@ -124,7 +130,7 @@ static void dense(vec *out, int outputs, const vec *in, int inputs, const float 
     }
 }
 
-static void forward(Block *b, const CnnWeights *w) {
+static void forward(Block *b, const Weights *w) {
     vec zero = {0};
     first_layer(b, w);
     second_layer(b, w);
@@ -134,18 +140,18 @@ static void forward(Block *b, const CnnWeights *w) {
 }
 
 /* The gradient at the logits, in their place; zero for blank samples. */
-static void loss_gradient(Block *b, const int64_t *labels, int samples) {
+static void loss_gradient(Block *b, const int64_t *labels, const int64_t *rows, int count) {
     for (int s = 0; s < LANES; s++) {
         float one[CLASSES] = {0};
-        if (s < samples) {
+        if (s < count) {
             for (int c = 0; c < CLASSES; c++) one[c] = b->out[c][s];
-            softmax_less_one_hot(one, labels[s]);
+            softmax_less_one_hot(one, labels[rows[s]]);
         }
         for (int c = 0; c < CLASSES; c++) b->out[c][s] = one[c];
     }
 }
 
-static void backward_dense(Block *b, const CnnWeights *w) {
+static void backward_dense(Block *b, const Weights *w) {
     vec zero = {0};
     for (int i = 0; i < HIDDEN; i++) {
         vec sum = {0};
@@ -252,23 +258,25 @@ static void unpack(float *rows, const vec *lanes, int width, int samples) {
         for (int s = 0; s < samples; s++) rows[s * width + i] = lanes[i][s];
 }
 
-/* Moves the weights by -eta times the gradient of the batch's mean cross-entropy; 0, or -1 without memory. */
-int cnn_step(const CnnWeights *w, const float *images, const int64_t *labels, int samples, float eta) {
-    enum { ROW = FLAT + 2 * HIDDEN + CLASSES };
+static Weights weights_of(Arrays w) { return (Weights){w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]}; }
+
+int cnn_step(Arrays weights, const float *images, const int64_t *labels, const int64_t *rows, int samples, float eta) {
+    enum { KEPT = FLAT + 2 * HIDDEN + CLASSES };
+    const Weights named = weights_of(weights), *w = &named;
     Block *b = &block;
     Sums *g = &sums;
-    float *rows = malloc(sizeof(float) * ROW * (size_t)samples);
-    if (!rows) return -1;
-    float *h2 = rows, *h3 = h2 + FLAT * samples, *d3 = h3 + HIDDEN * samples, *d4 = d3 + HIDDEN * samples;
+    float *kept = malloc(sizeof(float) * KEPT * (size_t)samples);
+    if (!kept) return -1;
+    float *h2 = kept, *h3 = h2 + FLAT * samples, *d3 = h3 + HIDDEN * samples, *d4 = d3 + HIDDEN * samples;
     memset(g, 0, sizeof *g);
     for (int t = 0; t < TAPS; t++)
         for (int o = 0; o < C2; o++) memcpy(g->taps_first[t][o], w->conv2 + (o * TAPS + t) * C1, sizeof(float) * C1);
 
     for (int first = 0; first < samples; first += LANES) {
         int count = samples - first < LANES ? samples - first : LANES;
-        load(b, images + (size_t)first * PIXELS, count);
+        for (int s = 0; s < LANES; s++) load_lane(b, s, s < count ? images + rows[first + s] * PIXELS : NULL);
         forward(b, w);
-        loss_gradient(b, labels + first, count);
+        loss_gradient(b, labels, rows + first, count);
         backward_dense(b, w);
         backward_second(b, g);
         backward_first(b, g);
@@ -285,17 +293,17 @@ int cnn_step(const CnnWeights *w, const float *images, const int64_t *labels, in
     for (int i = 0; i < C2; i++) w->bias2[i] -= rate * total(g->bias2[i]);
     move_dense(w->fc1, w->bias3, HIDDEN, FLAT, d3, h2, samples, rate);
     move_dense(w->fc2, w->bias4, CLASSES, HIDDEN, d4, h3, samples, rate);
-    free(rows);
+    free(kept);
     return 0;
 }
 
-/* The logits of images, a row each. */
-void cnn_scores(const CnnWeights *w, const float *images, int samples, float *out) {
+void cnn_scores(Arrays weights, const float *images, int samples, float *out) {
+    const Weights w = weights_of(weights);
     Block *b = &block;
     for (int first = 0; first < samples; first += LANES) {
         int count = samples - first < LANES ? samples - first : LANES;
-        load(b, images + (size_t)first * PIXELS, count);
-        forward(b, w);
+        for (int s = 0; s < LANES; s++) load_lane(b, s, s < count ? images + (size_t)(first + s) * PIXELS : NULL);
+        forward(b, &w);
         unpack(out + first * CLASSES, b->out, CLASSES, count);
     }
 }

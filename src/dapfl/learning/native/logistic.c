@@ -7,13 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef struct {
+    float *weight, *bias;  /* [10][784], [10] */
+} Weights;
+
 enum { STEPS = PIXELS / LANES, HALF = CLASSES / 2 };
 
 /* Images and weights lie where torch puts them: not always at a multiple of 32 bytes. */
 typedef float row __attribute__((vector_size(4 * LANES), aligned(4)));
 
 /* The logits of two images: they share the weights that are read, five classes at a time. */
-static void score_two(const LogisticWeights *w, const float *left, const float *right, float out[2][CLASSES]) {
+static void score_two(const Weights *w, const float *left, const float *right, float out[2][CLASSES]) {
     for (int first = 0; first < CLASSES; first += HALF) {
         vec a[HALF] = {{0}}, b[HALF] = {{0}};
         for (int i = 0; i < STEPS; i++) {
@@ -31,41 +35,42 @@ static void score_two(const LogisticWeights *w, const float *left, const float *
     }
 }
 
-/* The logits of images, a row each. */
-void logistic_scores(const LogisticWeights *w, const float *images, int samples, float *out) {
+void logistic_scores(Arrays weights, const float *images, int samples, float *out) {
+    const Weights w = {weights[0], weights[1]};
     for (int s = 0; s < samples; s += 2) {
         float two[2][CLASSES];
         int pair = s + 1 < samples; /* a last image without a neighbour is its own */
-        score_two(w, images + (size_t)s * PIXELS, images + (size_t)(s + pair) * PIXELS, two);
+        score_two(&w, images + (size_t)s * PIXELS, images + (size_t)(s + pair) * PIXELS, two);
         memcpy(out + (size_t)s * CLASSES, two, sizeof(float) * CLASSES * (size_t)(1 + pair));
     }
 }
 
-/* Moves the weights by -eta times the gradient of the batch's mean cross-entropy; 0, or -1 without memory. */
-int logistic_step(const LogisticWeights *w, const float *images, const int64_t *labels, int samples, float eta) {
-    float(*move)[CLASSES] = malloc(sizeof(float) * CLASSES * (size_t)samples);
+int logistic_step(Arrays weights, const float *images, const int64_t *labels, const int64_t *rows, int count,
+                  float eta) {
+    const Weights w = {weights[0], weights[1]};
+    float(*move)[CLASSES] = malloc(sizeof(float) * CLASSES * (size_t)count);
     if (!move) return -1;
-    float rate = eta / (float)samples;
-    for (int s = 0; s < samples; s += 2) {
+    float rate = eta / (float)count;
+    for (int s = 0; s < count; s += 2) {
         float two[2][CLASSES];
-        int pair = s + 1 < samples;
-        score_two(w, images + (size_t)s * PIXELS, images + (size_t)(s + pair) * PIXELS, two);
+        int pair = s + 1 < count;
+        score_two(&w, images + rows[s] * PIXELS, images + rows[s + pair] * PIXELS, two);
         for (int i = 0; i <= pair; i++) {
-            softmax_less_one_hot(two[i], labels[s + i]);
+            softmax_less_one_hot(two[i], labels[rows[s + i]]);
             for (int c = 0; c < CLASSES; c++) move[s + i][c] = rate * two[i][c];
         }
     }
     for (int i = 0; i < STEPS; i++) {
         vec weight[CLASSES];
-        for (int c = 0; c < CLASSES; c++) weight[c] = ((const row *)(w->weight + c * PIXELS))[i];
-        for (int s = 0; s < samples; s++) {
-            vec x = ((const row *)(images + (size_t)s * PIXELS))[i];
+        for (int c = 0; c < CLASSES; c++) weight[c] = ((const row *)(w.weight + c * PIXELS))[i];
+        for (int s = 0; s < count; s++) {
+            vec x = ((const row *)(images + rows[s] * PIXELS))[i];
             for (int c = 0; c < CLASSES; c++) weight[c] -= move[s][c] * x;
         }
-        for (int c = 0; c < CLASSES; c++) ((row *)(w->weight + c * PIXELS))[i] = weight[c];
+        for (int c = 0; c < CLASSES; c++) ((row *)(w.weight + c * PIXELS))[i] = weight[c];
     }
-    for (int s = 0; s < samples; s++)
-        for (int c = 0; c < CLASSES; c++) w->bias[c] -= move[s][c];
+    for (int s = 0; s < count; s++)
+        for (int c = 0; c < CLASSES; c++) w.bias[c] -= move[s][c];
     free(move);
     return 0;
 }

@@ -33,21 +33,14 @@ static inline void softmax_less_one_hot(float logits[CLASSES], int64_t label) {
     for (int c = 0; c < CLASSES; c++) logits[c] = logits[c] / sum - (label == c);
 }
 
-/* The weights in the order of the module's parameters. Convolutions have their channels last. */
-typedef struct {
-    float *conv1, *bias1;  /* [10][5][5], [10] */
-    float *conv2, *bias2;  /* [20][5][5][10], [20] */
-    float *fc1, *bias3;    /* [50][320], [50] */
-    float *fc2, *bias4;    /* [10][50], [10] */
-} CnnWeights;
+/* The kernels take a model's weights as arrays, in the order of the module's parameters. A step moves them by
+ * -eta times the gradient of the mean cross-entropy of some samples, whose row numbers are `rows`; 0, or -1
+ * without memory. Scores are the logits of images, a row each. */
+typedef float *const *Arrays;
+typedef int Step(Arrays weights, const float *images, const int64_t *labels, const int64_t *rows, int count, float eta);
+typedef void Scores(Arrays weights, const float *images, int samples, float *out);
 
-typedef struct {
-    float *weight, *bias;  /* [10][784], [10] */
-} LogisticWeights;
-
-int cnn_step(const CnnWeights *w, const float *images, const int64_t *labels, int samples, float eta);
-void cnn_scores(const CnnWeights *w, const float *images, int samples, float *out);
-void logistic_scores(const LogisticWeights *w, const float *images, int samples, float *out);
-int logistic_step(const LogisticWeights *w, const float *images, const int64_t *labels, int samples, float eta);
+Step cnn_step, logistic_step;
+Scores cnn_scores, logistic_scores;
 
 #endif

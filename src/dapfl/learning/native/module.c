@@ -1,4 +1,4 @@
-/* dapfl.learning._native: buffers in, every length checked before anything is read. */
+/* dapfl.learning._native: buffers in, every length and row number checked before anything is read. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -6,16 +6,23 @@
 
 enum { MOST_WEIGHTS = 8, MOST_SAMPLES = 1 << 20 };
 
-static const Py_ssize_t CNN_SIZES[] = {250, 10, 5000, 20, 16000, 50, 500, 10};
-static const Py_ssize_t LOGISTIC_SIZES[] = {CLASSES * PIXELS, CLASSES};
+typedef struct {
+    int parts;
+    Py_ssize_t sizes[MOST_WEIGHTS];  /* of the parts, in numbers */
+    Step *step;
+    Scores *scores;
+} Model;
+
+static const Model CNN = {8, {250, 10, 5000, 20, 16000, 50, 500, 10}, cnn_step, cnn_scores};
+static const Model LOGISTIC = {2, {CLASSES * PIXELS, CLASSES}, logistic_step, logistic_scores};
 
 typedef struct {
-    Py_buffer held[MOST_WEIGHTS + 2];
+    Py_buffer held[MOST_WEIGHTS + 3];
     int count;
     float *weights[MOST_WEIGHTS];
     const float *images;
     void *other;  /* labels, or a place for scores */
-    int samples;
+    Py_ssize_t samples;
 } Arguments;
 
 static void release(Arguments *a) {
@@ -29,19 +36,19 @@ static Py_buffer *hold(Arguments *a, PyObject *object, int flags) {
     return buffer;
 }
 
-/* `parts` arrays of float32 that can be written, images, and `width` bytes beside each of them; 0 or -1. */
-static int acquire(Arguments *a, const Py_ssize_t *sizes, int parts, PyObject *weights, PyObject *images,
-                   PyObject *other, Py_ssize_t width, int writable) {
+/* A model's weights, images, and `width` bytes beside each of them; 0 or -1. */
+static int acquire(Arguments *a, const Model *model, PyObject *weights, PyObject *images, PyObject *other,
+                   Py_ssize_t width, int writable) {
     a->count = 0;
-    if (!PyTuple_Check(weights) || PyTuple_GET_SIZE(weights) != parts) {
-        PyErr_Format(PyExc_TypeError, "the weights are a tuple of %d arrays", parts);
+    if (!PyTuple_Check(weights) || PyTuple_GET_SIZE(weights) != model->parts) {
+        PyErr_Format(PyExc_TypeError, "the weights are a tuple of %d arrays", model->parts);
         return -1;
     }
-    for (int i = 0; i < parts; i++) {
+    for (int i = 0; i < model->parts; i++) {
         Py_buffer *buffer = hold(a, PyTuple_GET_ITEM(weights, i), PyBUF_WRITABLE);
         if (!buffer) goto fail;
-        if (buffer->itemsize != 4 || buffer->len != 4 * sizes[i]) {
-            PyErr_Format(PyExc_ValueError, "weights %d: %zd float32 wanted", i, sizes[i]);
+        if (buffer->itemsize != 4 || buffer->len != 4 * model->sizes[i]) {
+            PyErr_Format(PyExc_ValueError, "weights %d: %zd float32 wanted", i, model->sizes[i]);
             goto fail;
         }
         a->weights[i] = buffer->buf;
@@ -54,80 +61,86 @@ static int acquire(Arguments *a, const Py_ssize_t *sizes, int parts, PyObject *w
         PyErr_SetString(PyExc_ValueError, "images of 28x28 float32 wanted, at least one, and as much beside them");
         goto fail;
     }
-    a->images = pixels->buf, a->other = beside->buf, a->samples = (int)samples;
+    a->images = pixels->buf, a->other = beside->buf, a->samples = samples;
     return 0;
 fail:
     release(a);
     return -1;
 }
 
-static PyObject *finish(Arguments *a, int failed) {
-    release(a);
-    if (failed) return PyErr_NoMemory();
+/* Row numbers of the images, batch after batch: as many as the lengths say. NULL, or where they are. */
+static const int64_t *acquire_rows(Arguments *a, PyObject *order, PyObject *lengths) {
+    if (!PyList_Check(lengths)) {
+        PyErr_SetString(PyExc_TypeError, "the lengths of the batches are a list of whole numbers");
+        return NULL;
+    }
+    Py_buffer *buffer = hold(a, order, 0);
+    if (!buffer) return NULL;
+    const int64_t *rows = buffer->buf;
+    Py_ssize_t count = buffer->len / (Py_ssize_t)sizeof *rows, left = count;
+    int good = buffer->itemsize == sizeof *rows && count <= MOST_SAMPLES;
+    for (Py_ssize_t i = 0; good && i < count; i++) good = rows[i] >= 0 && rows[i] < a->samples;
+    for (Py_ssize_t i = 0; good && i < PyList_GET_SIZE(lengths); i++) {
+        Py_ssize_t length = PyLong_AsSsize_t(PyList_GET_ITEM(lengths, i));
+        if (length == -1 && PyErr_Occurred()) return NULL;
+        good = length >= 1 && length <= left;
+        left -= length;
+    }
+    if (good && !left) return rows;
+    PyErr_SetString(PyExc_ValueError, "int64 numbers of rows that are there wanted, as many as the batches take");
+    return NULL;
+}
+
+static PyObject *epoch(const Model *model, PyObject *args) {
+    PyObject *weights, *images, *labels, *order, *lengths;
+    double eta;
+    Arguments a;
+    if (!PyArg_ParseTuple(args, "OOOOOd", &weights, &images, &labels, &order, &lengths, &eta)) return NULL;
+    if (acquire(&a, model, weights, images, labels, sizeof(int64_t), 0)) return NULL;
+    const int64_t *rows = acquire_rows(&a, order, lengths);
+    for (Py_ssize_t i = 0; rows && i < PyList_GET_SIZE(lengths); i++) {
+        int count = (int)PyLong_AsSsize_t(PyList_GET_ITEM(lengths, i));
+        if (model->step(a.weights, a.images, a.other, rows, count, (float)eta)) {
+            PyErr_NoMemory();
+            break;
+        }
+        rows += count;
+    }
+    release(&a);
+    if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
 }
 
-static PyObject *py_cnn_step(PyObject *self, PyObject *args) {
-    PyObject *weights, *images, *labels;
-    double eta;
-    Arguments a;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "OOOd", &weights, &images, &labels, &eta)) return NULL;
-    if (acquire(&a, CNN_SIZES, 8, weights, images, labels, sizeof(int64_t), 0)) return NULL;
-    CnnWeights w = {a.weights[0], a.weights[1], a.weights[2], a.weights[3],
-                    a.weights[4], a.weights[5], a.weights[6], a.weights[7]};
-    return finish(&a, cnn_step(&w, a.images, a.other, a.samples, (float)eta));
-}
-
-static PyObject *py_cnn_scores(PyObject *self, PyObject *args) {
+static PyObject *scores(const Model *model, PyObject *args) {
     PyObject *weights, *images, *out;
     Arguments a;
-    (void)self;
     if (!PyArg_ParseTuple(args, "OOO", &weights, &images, &out)) return NULL;
-    if (acquire(&a, CNN_SIZES, 8, weights, images, out, sizeof(float) * CLASSES, 1)) return NULL;
-    CnnWeights w = {a.weights[0], a.weights[1], a.weights[2], a.weights[3],
-                    a.weights[4], a.weights[5], a.weights[6], a.weights[7]};
+    if (acquire(&a, model, weights, images, out, sizeof(float) * CLASSES, 1)) return NULL;
     Py_BEGIN_ALLOW_THREADS
-    cnn_scores(&w, a.images, a.samples, a.other);
+    model->scores(a.weights, a.images, (int)a.samples, a.other);
     Py_END_ALLOW_THREADS
-    return finish(&a, 0);
+    release(&a);
+    Py_RETURN_NONE;
 }
 
-static PyObject *py_logistic_step(PyObject *self, PyObject *args) {
-    PyObject *weights, *images, *labels;
-    double eta;
-    Arguments a;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "OOOd", &weights, &images, &labels, &eta)) return NULL;
-    if (acquire(&a, LOGISTIC_SIZES, 2, weights, images, labels, sizeof(int64_t), 0)) return NULL;
-    LogisticWeights w = {a.weights[0], a.weights[1]};
-    return finish(&a, logistic_step(&w, a.images, a.other, a.samples, (float)eta));
-}
+static PyObject *cnn_epoch(PyObject *self, PyObject *args) { return (void)self, epoch(&CNN, args); }
+static PyObject *cnn_logits(PyObject *self, PyObject *args) { return (void)self, scores(&CNN, args); }
+static PyObject *logistic_epoch(PyObject *self, PyObject *args) { return (void)self, epoch(&LOGISTIC, args); }
+static PyObject *logistic_logits(PyObject *self, PyObject *args) { return (void)self, scores(&LOGISTIC, args); }
 
-static PyObject *py_logistic_scores(PyObject *self, PyObject *args) {
-    PyObject *weights, *images, *out;
-    Arguments a;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "OOO", &weights, &images, &out)) return NULL;
-    if (acquire(&a, LOGISTIC_SIZES, 2, weights, images, out, sizeof(float) * CLASSES, 1)) return NULL;
-    LogisticWeights w = {a.weights[0], a.weights[1]};
-    Py_BEGIN_ALLOW_THREADS
-    logistic_scores(&w, a.images, a.samples, a.other);
-    Py_END_ALLOW_THREADS
-    return finish(&a, 0);
-}
-
-static PyObject *py_usable(PyObject *self, PyObject *none) {
+static PyObject *usable(PyObject *self, PyObject *none) {
     (void)self, (void)none;
     return PyBool_FromLong(KERNELS_USABLE);
 }
 
+#define EPOCH "(weights, images, labels, order, lengths, eta): a step of SGD on each batch of the order, in place."
+#define LOGITS "(weights, images, out): logits into out."
 static PyMethodDef methods[] = {
-    {"cnn_step", py_cnn_step, METH_VARARGS, "cnn_step(weights, images, labels, eta): one step of SGD, in place."},
-    {"cnn_scores", py_cnn_scores, METH_VARARGS, "cnn_scores(weights, images, out): logits into out."},
-    {"logistic_step", py_logistic_step, METH_VARARGS, "logistic_step(weights, images, labels, eta): in place."},
-    {"logistic_scores", py_logistic_scores, METH_VARARGS, "logistic_scores(weights, images, out): logits into out."},
-    {"usable", py_usable, METH_NOARGS, "Whether this CPU has the instructions used."},
+    {"cnn_epoch", cnn_epoch, METH_VARARGS, "cnn_epoch" EPOCH},
+    {"cnn_scores", cnn_logits, METH_VARARGS, "cnn_scores" LOGITS},
+    {"logistic_epoch", logistic_epoch, METH_VARARGS, "logistic_epoch" EPOCH},
+    {"logistic_scores", logistic_logits, METH_VARARGS, "logistic_scores" LOGITS},
+    {"usable", usable, METH_NOARGS, "Whether this CPU has the instructions used."},
     {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", NULL, -1, methods, NULL, NULL, NULL, NULL};
