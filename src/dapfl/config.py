@@ -46,7 +46,7 @@ class Axis(_Config, frozen=True, kw_only=True):
 class ActionSpace(_Config, frozen=True, kw_only=True):
     """The axes of an action a_i(t) (Eq. 21), each free or pinned."""
 
-    eta: Axis = Axis(low=1e-4, high=1e-1, scale="log")
+    eta: Axis = Axis(low=1e-4, high=0.3, scale="log")
     alpha: Axis = Axis(low=1, high=30, scale="log", integer=True)
     batch_size: Axis = Axis(low=8, high=128, scale="log", integer=True, pinned=32)
 

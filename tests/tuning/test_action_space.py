@@ -37,7 +37,7 @@ def test_slope_is_the_derivative_of_decode(axis: Axis) -> None:
 def test_every_action_means_something_within_the_axes(action: list[float]) -> None:
     space = ActionSpace(batch_size=Axis(low=8, high=128, scale="log", integer=True))
     chosen = ActionCodec(space).decode(action)
-    assert 1e-4 <= chosen.eta <= 1e-1
+    assert space.eta.low <= chosen.eta <= space.eta.high
     assert isinstance(chosen.alpha, int) and 1 <= chosen.alpha <= 30
     assert isinstance(chosen.batch_size, int) and 8 <= chosen.batch_size <= 128
 

@@ -30,7 +30,7 @@ class Rule:
     @classmethod
     def drawn(cls, rng: np.random.Generator, rounds: int) -> "Rule":
         """Any such schedule."""
-        eta, alpha, last = rng.uniform((-3.0, 0.0, -1.0), (-1.0, 1.3, 0.0))
+        eta, alpha, last = rng.uniform((-2.5, 0.0, -1.0), (-0.5, 1.3, 0.0))
         return cls(10**eta, 10**alpha, 10**last, rounds)
 
 

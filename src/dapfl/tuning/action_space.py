@@ -7,7 +7,7 @@ pinned axis always has its value. An axis is linear or logarithmic, real or inte
 >>> actions.free
 ('eta', 'alpha')
 >>> actions.decode(np.array([1.0, -1.0]))
-Hyperparameters(eta=0.1, alpha=1, batch_size=32)
+Hyperparameters(eta=0.3, alpha=1, batch_size=32)
 """
 
 from dataclasses import dataclass
