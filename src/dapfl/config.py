@@ -83,7 +83,7 @@ class AgentConfig(_Config, frozen=True, kw_only=True):
     saturation: NonNegative = 1e-3  # price of actor outputs far out on the tanh
     local_reward: NonNegative = 1.0  # weight of ln(loss before / after own training)
     standardise: bool = True  # Eq. 22 by the client's own running mean and deviation
-    price: NonNegative = 0.2  # κ, the price of work
+    price: NonNegative = 0.4  # κ, the price of work
     warm_start: str | None = "packaged"  # "packaged", a file of `dapfl pretrain`, or none
 
 
