@@ -84,6 +84,7 @@ class AgentConfig(_Config, frozen=True, kw_only=True):
     local_reward: NonNegative = 1.0  # weight of ln(loss before / after own training)
     standardise: bool = True  # Eq. 22 by the client's own running mean and deviation
     price: NonNegative = 0.4  # κ, the price of work
+    backoff: Annotated[float, Meta(gt=0, le=1)] = 0.5  # of an η that overshot, what is the most from then on
     warm_start: str | None = "packaged"  # "packaged", a file of `dapfl pretrain`, or none
 
 

@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
 
-from dapfl.config import CryptoConfig
+from dapfl.config import CryptoConfig, PolicyConfig
 from dapfl.crypto.engine import available_engines
 from dapfl.federation.kdc import generate
 from dapfl.federation.records import RoundRecord
+from dapfl.learning.metrics import Metrics
 from tests.federation.small import (
+    SIZE,
     Broken,
     Diverging,
     Dropping,
@@ -133,6 +135,22 @@ def test_unshared_reports_leave_the_model_as_it_is_and_the_lines_bare():
     assert record.clients[0].eta is None
     assert record.simulated_seconds is None
     assert record.participants == 4
+
+
+def test_the_agent_of_a_client_whose_weights_cannot_be_sent_backs_off():
+    class Huge(Learner):
+        """Its loss looks fine: only the weights say that training has diverged."""
+
+        def train(self, *args):
+            return np.full(SIZE, 2000, np.float32)
+
+        def evaluate(self, weights):
+            return Metrics(1.0 if weights[0] == 2000 else 2.0, 0.5, 0.5)
+
+    small = Small(learners={2: Huge(2)}, policy=PolicyConfig())
+    etas = [record.clients[1].eta for record in small.play(3)]
+    assert etas[1] <= etas[0] / 2
+    assert etas[2] <= etas[0] / 4
 
 
 def test_a_diverged_client_is_named_and_left_out():

@@ -45,12 +45,13 @@ def policy_of(agent: AgentConfig = EVERYTHING, client: int = 1, **changes: objec
 
 
 def live(policy: HyperparameterPolicy, rounds: range) -> list[tuple[Choice, AgentRecord]]:
-    """Rounds in which more work helps, but with a diminishing return."""
+    """Rounds in which more work helps, but with a diminishing return; in one, training overshoots."""
     lived = []
     for round_ in rounds:
         seen = situation(round_)
         choice = policy.choose(seen)
-        policy.observe(Outcome(True, seen.loss * (0.5 + 0.4 / choice.alpha)))
+        part = 1.1 if round_ == 5 else 0.5 + 0.4 / choice.alpha
+        policy.observe(Outcome(True, seen.loss * part))
         lived.append((choice, policy.record))
     return lived
 
@@ -60,7 +61,7 @@ OTHER_VALUES = {
     "lambda_rate": 0.2, "lambda_start": 0.6, "gamma": 0.5, "beta": 0.5, "batch": 3, "steps": 2, "buffer": 8,
     "noise": 0.4, "noise_decay": 0.7, "noise_floor": 0.2, "random_rounds": 2, "xi": (2.0, 1.0, 1.0),
     "twin": False, "project": False, "constraint": "linear", "tolerance": 0.3, "saturation": 0.1,
-    "local_reward": 2.0, "standardise": False, "price": 0.4, "warm_start": "FILE",
+    "local_reward": 2.0, "standardise": False, "price": 0.4, "backoff": 0.1, "warm_start": "FILE",
 }  # fmt: skip
 
 
@@ -159,6 +160,50 @@ def test_lost_or_unreported_training_has_no_local_reward() -> None:
         assert policy.record.reward_parts["local"] == 0.0
 
 
+@pytest.mark.parametrize("after", [2.31, math.inf, math.nan])
+def test_a_learning_rate_that_overshot_is_halved_and_comes_back_with_good_rounds(after: float) -> None:
+    policy = policy_of(AgentConfig())
+    etas = [policy.choose(situation(0)).eta]
+    policy.observe(Outcome(True, after))
+    for round_ in range(1, 5):
+        etas.append(policy.choose(situation(round_)).eta)
+        policy.observe(Outcome(True, 0.1))
+    # The agent itself would have gone on at nearly the same.
+    assert etas[1:] == pytest.approx([etas[0] / 2 * 1.1**rounds for rounds in range(4)])
+    policy.choose(situation(5))
+    policy.observe(Outcome(True, 99.0))
+    assert policy.eta_limit == pytest.approx(etas[0] / 4 * 1.1**4)
+
+
+@pytest.mark.parametrize(
+    ("agent", "eta", "outcome"),
+    [
+        ({"backoff": 1.0}, None, Outcome(True, 99.0)),
+        ({}, None, Outcome(True, 2.3)),
+        ({}, None, Outcome(False)),
+        ({"warm_start": None}, 0.2, Outcome(True, 99.0)),
+    ],
+    ids=["off", "no higher", "not trained", "pinned"],
+)
+def test_otherwise_the_learning_rate_is_the_agents(
+    agent: dict[str, float], eta: float | None, outcome: Outcome
+) -> None:
+    space = ActionSpace(eta=Axis(low=1e-4, high=0.3, scale="log", pinned=eta))
+    policy = policy_of(msgspec.structs.replace(AgentConfig(), **agent), space=space)
+    policy.choose(situation(0))
+    policy.observe(outcome)
+    assert policy.eta_limit >= 0.3  # no limit
+
+
+def test_backing_off_ends_at_the_lowest_rate() -> None:
+    policy = policy_of(msgspec.structs.replace(AgentConfig(), backoff=0.01))
+    for round_ in range(5):
+        policy.choose(situation(round_))
+        policy.observe(Outcome(True, math.inf))
+    assert policy.eta_limit == 1e-4
+    assert policy.choose(situation(5)).eta == 1e-4
+
+
 def test_diverged_models_never_poison_the_networks() -> None:
     policy = policy_of(capped=False)
     for round_ in range(15):
@@ -175,7 +220,8 @@ def test_agent_learns_which_learning_rate_pays() -> None:
     """A world where only η near 0.03 lowers the loss: the agent must find it within tens of rounds."""
     agent = AgentConfig(
         hidden=(32, 32), actor_rate=1e-2, critic_rate=1e-2, gamma=0.0, beta=0.1, steps=16, twin=False,
-        noise=0.3, random_rounds=10, price=0.0, standardise=False, xi=(0.0, 0.0, 0.0), warm_start=None,
+        noise=0.3, random_rounds=10, price=0.0, standardise=False, xi=(0.0, 0.0, 0.0), backoff=1.0,
+        warm_start=None,
     )  # fmt: skip
     policy = policy_of(agent)
     etas = []

@@ -48,6 +48,7 @@ PAPER_AGENT = AgentConfig(
     local_reward=0.0,
     standardise=False,
     price=0.0,
+    backoff=1.0,
     warm_start=None,
 )
 

@@ -3,6 +3,7 @@
 Nothing here knows of messages or keys. What may leave the device leaves by `Trained`.
 """
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,8 +104,10 @@ class LocalTraining:
         if self.policy.needs_local_loss:
             with watch.phase("evaluate"):
                 loss_after = self.learner.evaluate(local).loss
-        self.policy.observe(Outcome(completed=True, loss_after=loss_after))
         encoded = self._encode(local, model, watch)
+        # Weights that cannot be sent have diverged, whatever their loss was.
+        outcome = Outcome(completed=True, loss_after=math.inf if isinstance(encoded, str) else loss_after)
+        self.policy.observe(outcome)
         if isinstance(encoded, str):
             report = self._report("diverged", state, now, choice, choice.alpha, loss_after=loss_after)
             return Trained(encoded, report)

@@ -4,6 +4,9 @@ This is Phase 1 of the paper (Section V-B): from s_i(t) comes r_i(t-1), the expe
 replay buffer, DDPG.train (Eq. 32) takes its steps, and the actor gives a_i(t) = (η, α).
 """
 
+import math
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 
@@ -16,6 +19,8 @@ from dapfl.tuning.buffer import Transitions
 from dapfl.tuning.ddpg import DDPG
 from dapfl.tuning.mdp import History, Reward, Standardiser, limits, paper_state, reward, rich_state
 from dapfl.tuning.policy import AgentRecord, Choice, HyperparameterPolicy, Outcome, Situation, decide
+
+RECOVERY = 1.1  # what the limit of η grows by in a round that did not overshoot
 
 
 class _Pending(msgspec.Struct, frozen=True):
@@ -37,6 +42,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     pending: _Pending | None
     record: AgentRecord
     agent: bytes
+    eta_limit: float
 
 
 class AgentPolicy(HyperparameterPolicy):
@@ -51,6 +57,7 @@ class AgentPolicy(HyperparameterPolicy):
         self.choices = 0
         self.history = History()
         self.standardiser = Standardiser()
+        self.eta_limit = math.inf  # the most that a choice may be
         self._pending: _Pending | None = None
         self._record = AgentRecord()
 
@@ -66,7 +73,9 @@ class AgentPolicy(HyperparameterPolicy):
             learned = self.agent.learn(rng)  # Eq. 32
         mean = self.agent.act(state[None])[0]
         planned = self._explore(mean, rng)
-        choice = decide(self.agent.codec.decode(planned), situation, self.config.capped)
+        plan = self.agent.codec.decode(planned)
+        plan = replace(plan, eta=min(plan.eta, self.eta_limit))
+        choice = decide(plan, situation, self.config.capped)
         executed = self.agent.codec.encode(Hyperparameters(choice.eta, choice.alpha, choice.batch_size))
         self._pending = _Pending(situation, choice, state.tolist(), executed.tolist())
         self.choices += 1
@@ -86,7 +95,21 @@ class AgentPolicy(HyperparameterPolicy):
         """Keep how it went until the next global model shows what it was worth."""
         if self._pending is None:
             raise PolicyError("A policy observes the outcome of a choice, and none has been made yet.")
+        if outcome.loss_after is not None:
+            self._limit_eta(overshot=not outcome.loss_after <= self._pending.situation.loss)
         self._pending = msgspec.structs.replace(self._pending, outcome=outcome)
+
+    def _limit_eta(self, overshot: bool) -> None:
+        """Training that left its own loss higher than it found it took too large steps: it backs off.
+
+        One round shows this, where the networks would need many. The limit rises again with good rounds.
+        """
+        assert self._pending is not None
+        backoff, axis = self.config.agent.backoff, self.config.space.eta
+        if backoff == 1 or axis.pinned is not None:
+            return
+        limit = backoff * self._pending.choice.eta if overshot else RECOVERY * self.eta_limit
+        self.eta_limit = min(max(limit, axis.low), axis.high)
 
     @property
     def record(self) -> AgentRecord:
@@ -129,7 +152,13 @@ class AgentPolicy(HyperparameterPolicy):
         """Everything this client has learned and not yet learned from."""
         return msgspec.msgpack.encode(
             _Saved(
-                self.choices, self.history, self.standardiser, self._pending, self._record, self.agent.state()
+                self.choices,
+                self.history,
+                self.standardiser,
+                self._pending,
+                self._record,
+                self.agent.state(),
+                self.eta_limit,
             )
         )
 
@@ -141,4 +170,4 @@ class AgentPolicy(HyperparameterPolicy):
             raise PolicyError(f"This is not the state of a DDPG policy: {error}.") from None
         self.agent.restore(saved.agent)
         self.choices, self.history, self.standardiser = saved.choices, saved.history, saved.standardiser
-        self._pending, self._record = saved.pending, saved.record
+        self._pending, self._record, self.eta_limit = saved.pending, saved.record, saved.eta_limit
