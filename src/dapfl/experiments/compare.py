@@ -34,7 +34,9 @@ ALL = (
     "cosine-capped:0.1:6",
 )
 # What a patient expert would try: the best of these, run without a cap, is the oracle fixed setting.
-ORACLE_GRID = tuple(f"fixed:{eta}:{alpha}" for eta in (0.01, 0.03, 0.1, 0.2) for alpha in (1, 3, 6, 10, 20))
+ORACLE_GRID = tuple(
+    f"fixed:{eta}:{alpha}" for eta in (0.01, 0.03, 0.1, 0.2, 0.3) for alpha in (1, 3, 6, 10, 20)
+)
 
 
 @dataclass(frozen=True)
