@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
             description=summary[0].upper() + summary[1:] + ".",
             epilog=module.EXAMPLES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,  # `compare --seed 10` must not mean ten seeds
         )
         sub.add_argument("--debug", action="store_true", help="show the traceback of a failure")
         module.configure(sub)

@@ -75,3 +75,10 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "execute", fail)
     with pytest.raises(ConfigError):
         cli.main(["data", "--debug", "show"])
+
+
+def test_options_are_not_guessed_from_their_beginning(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["compare", "--task", "logistic-mnist", "--out", "x", "--seed", "10"])
+    assert stop.value.code == 2
+    assert "--seed" in capsys.readouterr().err
