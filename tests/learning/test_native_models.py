@@ -154,6 +154,16 @@ def test_a_wrong_place_for_scores_is_refused(kind: Any, out: Any) -> None:
         getattr(models.native, f"{name}_scores")(good["weights"], good["images"], out)
 
 
+@pytest.mark.parametrize("kind", [NativeCNN, NativeLogistic])
+def test_a_last_part_of_another_type_is_refused(kind: Any) -> None:
+    assert models.native is not None
+    name = "cnn" if kind is NativeCNN else "logistic"
+    good = good_arguments(kind)
+    weights = (*good["weights"][:-1], np.zeros(10))
+    with pytest.raises(ValueError, match="float32 wanted"):
+        getattr(models.native, f"{name}_epoch")(*(good | {"weights": weights}).values())
+
+
 def test_read_only_weights_are_refused() -> None:
     assert models.native is not None
     arguments = good_arguments(NativeCNN)

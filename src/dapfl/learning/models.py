@@ -23,6 +23,38 @@ except ImportError:
     native = None
 
 
+class _Native(nn.Module):
+    """Lets the model that stands after it among the bases train and score by the kernels of native/."""
+
+    kernel: str
+
+    def __init__(self) -> None:
+        super().__init__()  # the kernels know no other size
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._weights = tuple(self.parameters())
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of a batch; by torch where it is asked for gradients."""
+        if torch.is_grad_enabled():
+            logits: Tensor = super().forward(images)
+            return logits
+        logits = torch.empty(len(images), 10)
+        getattr(native, f"{self.kernel}_scores")(self._arrays(), images.contiguous().numpy(), logits.numpy())
+        return logits
+
+    def cross_entropy_epoch(
+        self, images: Tensor, labels: Tensor, order: Tensor, lengths: list[int], eta: float
+    ) -> None:
+        """A step of SGD on each batch, in place."""
+        samples = images.contiguous().numpy(), labels.numpy(), order.numpy()
+        getattr(native, f"{self.kernel}_epoch")(self._arrays(), *samples, lengths, eta)
+
+    def _arrays(self) -> tuple[NDArray[Any], ...]:
+        """The weights as they lie in memory: a convolution's channels are its last axis there."""
+        weights = (weight.detach() for weight in self._weights)
+        return tuple((w.permute(0, 2, 3, 1) if w.ndim == 4 else w).numpy() for w in weights)
+
+
 class Logistic(nn.Module):
     """Multi-class logistic regression, 784 → 10: 7,850 weights."""
 
@@ -49,31 +81,10 @@ class Logistic(nn.Module):
             bias.add_(error.sum(1), alpha=-eta / len(x))
 
 
-class NativeLogistic(Logistic):
+class NativeLogistic(_Native, Logistic):
     """The same model, 784 → 10, trained and scored by native/logistic.c in a fraction of torch's time."""
 
-    def __init__(self) -> None:
-        super().__init__()  # the kernels know no other size
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits of a batch; by torch where it is asked for gradients."""
-        if torch.is_grad_enabled():
-            return super().forward(images)
-        assert native is not None
-        logits = torch.empty(len(images), self.linear.out_features)
-        native.logistic_scores(self._arrays(), images.contiguous().numpy(), logits.numpy())
-        return logits
-
-    def cross_entropy_epoch(
-        self, images: Tensor, labels: Tensor, order: Tensor, lengths: list[int], eta: float
-    ) -> None:
-        """A step of SGD on each batch, in place."""
-        assert native is not None
-        samples = images.contiguous().numpy(), labels.numpy(), order.numpy()
-        native.logistic_epoch(self._arrays(), *samples, lengths, eta)
-
-    def _arrays(self) -> tuple[NDArray[Any], ...]:
-        return self.linear.weight.detach().numpy(), self.linear.bias.detach().numpy()
+    kernel = "logistic"
 
 
 def logistic() -> Logistic:
@@ -99,35 +110,10 @@ class CNN(nn.Module):
         return logits
 
 
-class NativeCNN(CNN):
+class NativeCNN(_Native, CNN):
     """The same model, trained and scored by native/cnn.c in about a third of torch's time."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._weights = tuple(self.parameters())
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits of a batch; by torch where it is asked for gradients."""
-        if torch.is_grad_enabled():
-            return super().forward(images)
-        assert native is not None
-        logits = torch.empty(len(images), self.fc2.out_features)
-        native.cnn_scores(self._arrays(), images.contiguous().numpy(), logits.numpy())
-        return logits
-
-    def cross_entropy_epoch(
-        self, images: Tensor, labels: Tensor, order: Tensor, lengths: list[int], eta: float
-    ) -> None:
-        """A step of SGD on each batch, in place."""
-        assert native is not None
-        samples = images.contiguous().numpy(), labels.numpy(), order.numpy()
-        native.cnn_epoch(self._arrays(), *samples, lengths, eta)
-
-    def _arrays(self) -> tuple[NDArray[Any], ...]:
-        """The weights as they lie in memory: a convolution's channels are its last axis there."""
-        weights = (weight.detach() for weight in self._weights)
-        return tuple((w.permute(0, 2, 3, 1) if w.ndim == 4 else w).numpy() for w in weights)
+    kernel = "cnn"
 
 
 def cnn() -> CNN:
