@@ -21,10 +21,10 @@ class Plateau(HyperparameterPolicy):
         self.last_loss = situation.loss
         return decide(Hyperparameters(self.eta, alpha=8, batch_size=32), situation, capped=True)
 
-    def state(self) -> bytes:
+    def saved_state(self) -> bytes:
         """What `--resume` needs: without this, a resumed run would start again from 0.1."""
         return f"{self.eta} {self.last_loss}".encode()
 
     def restore(self, state: bytes) -> None:
-        """Back to where `state` was taken."""
+        """Back to where `state` was saved."""
         self.eta, self.last_loss = map(float, state.split())

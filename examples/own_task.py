@@ -5,14 +5,13 @@ Run it with
     dapfl run --task examples/own_task.py:rings
 
 The data here are points in the plane, drawn from three noisy rings; the model is a small
-network. Replace both by yours: read files, download, decode — whatever gives arrays.
+network. Replace both by yours: read files, download, decode; whatever returns arrays will do.
 """
 
 import numpy as np
 from torch import nn
 
-from dapfl.learning.data import Dataset
-from dapfl.learning.tasks import Task
+from dapfl import Dataset, Task
 
 
 def load_rings() -> Dataset:
@@ -26,7 +25,7 @@ def load_rings() -> Dataset:
 
 
 def build_model() -> nn.Module:
-    """A network from a point (two numbers) to one logit a ring."""
+    """A network that takes a point (two numbers) and returns a logit for each ring."""
     return nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 3))
 
 

@@ -6,6 +6,9 @@ Eight clients fit a linear classifier to data of their own, in plain numpy. Each
     python examples/policy_in_own_loop.py
 """
 
+import math
+from functools import partial
+
 import numpy as np
 
 from dapfl.config import PolicyConfig
@@ -48,6 +51,11 @@ def train(weights: Weights, x: np.ndarray, y: np.ndarray, eta: float, epochs: in
     return weights
 
 
+def one_epoch(weights: Weights, x: np.ndarray, y: np.ndarray, eta: float) -> float:
+    """The loss after an epoch at some rate: how a client finds which rates suit it."""
+    return score(train(weights, x, y, eta, epochs=1, batch=32), x, y)[0]
+
+
 def main(seed: int = 0) -> list[float]:
     """The mean accuracy of the clients before each round and after the last."""
     rng = np.random.default_rng(seed)
@@ -72,10 +80,18 @@ def main(seed: int = 0) -> list[float]:
                 epoch_cost=1.0,
                 transfer_cost=0.5,
                 samples=len(y),
+                reference_loss=math.log(CLASSES),
             )
+            trial = partial(one_epoch, weights, x, y)
+            situation = situation.after(policy.prepare(situation, trial))  # trials use up some of the budget
             choice = policy.choose(situation)
             local = train(weights, x, y, choice.eta, choice.alpha, choice.batch_size)
-            policy.observe(Outcome(completed=True, loss_after=score(local, x, y)[0]))
+            outcome = Outcome(completed=True, loss_after=score(local, x, y)[0])
+            again = policy.retry(situation.after(choice.alpha), choice, outcome)
+            if again is not None:  # it overshot, and the budget allows another attempt
+                local = train(weights, x, y, again.eta, again.alpha, again.batch_size)
+                outcome = Outcome(completed=True, loss_after=score(local, x, y)[0])
+            policy.observe(outcome)
             contributions.append(local)
         accuracies.append(float(np.mean([score(weights, x, y)[1] for x, y in data])))
         print(f"round {round_:2}: accuracy {accuracies[-1]:.3f}, the last client trained with {choice}")

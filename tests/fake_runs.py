@@ -48,6 +48,7 @@ def manifest(
         "host": {"cpu": "AMD EPYC", "cores": 2, "python": "3.11.7", "torch": "2.13.0", "engine": "ifma"},
         "commit": "0123456789abcdef",
         "task": {"name": config["task"], "parameters": 21840},
+        "client_names": [],
         "status": "finished",
     }
 
@@ -114,11 +115,16 @@ def _round(t, rng, rows, rejections, limit, speed):
     accuracy = limit - (limit - 0.15) * math.exp(-speed * (t + 1)) + rng.normal(0, 0.003)
     accepted = [row["id"] for row in rows if row["status"] == "accepted"]
     late = [row for row in rows if row["status"] == "over-budget"]
+    for row in rows:
+        row["accuracy"] = accuracy - 0.005 * (row["id"] % 7)
+    accuracies = sorted(row["accuracy"] for row in rows)
     return {
         "round": t,
         "loss": 2.3 * (1 - accuracy) ** 0.9 + 0.03,
         "accuracy": accuracy,
         "f1": accuracy - 0.004,
+        "worst_accuracy": float(np.mean(accuracies[: math.ceil(len(rows) / 10)])),
+        "accuracy_spread": float(np.std(accuracies)),
         "participants": len(accepted),
         "violations": len(late),
         "rejected": len(rejections),

@@ -14,12 +14,13 @@ COMMANDS = {
     "run": "one federated run: Dap-FL or any other setting",
     "compare": "several settings and seeds under the same conditions",
     "report": "tables, figures and one HTML page of finished runs",
-    "watch": "the live page of a run",
+    "watch": "a live page of a run",
+    "status": "how a run and its clients are doing",
     "pretrain": "make the warm-start weights of the agent",
     "keys": "make and inspect the keys of a federation",
     "deploy": "prepare the folders of a deployment on real machines",
     "data": "fetch and inspect the data sets",
-    "bench": "measure, beside what others offer",
+    "bench": "measure Dap-FL, beside other libraries",
 }
 
 
@@ -61,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
         err.print("Stopped.")
         return 130
     except BrokenPipeError:
-        # The reader of our output went away (`dapfl ... | head`): nothing is wrong.
+        # Whoever read our output has gone (`dapfl ... | head`): nothing is wrong.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:

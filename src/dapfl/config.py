@@ -5,13 +5,16 @@ command-line flags, and written whole into the run's manifest. The structs are f
 whole, never field by field.
 """
 
+import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from dapfl import plugins
 from dapfl.errors import ConfigError
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -20,11 +23,12 @@ Fraction = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 
-SECURE_BITS = 2048  # the least size of a Paillier modulus that is not called insecure
+SECURE_BITS = 2048  # the smallest Paillier modulus that counts as secure
+LARGEST_BITS = 16384  # keys beyond this take hours to make, and protect no better
 
 
 class _Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Unknown keys are refused everywhere."""
+    """A struct that refuses unknown keys."""
 
 
 class Axis(_Config, frozen=True, kw_only=True):
@@ -46,7 +50,7 @@ class Axis(_Config, frozen=True, kw_only=True):
 class ActionSpace(_Config, frozen=True, kw_only=True):
     """The axes of an action a_i(t) (Eq. 21), each free or pinned."""
 
-    eta: Axis = Axis(low=1e-4, high=0.3, scale="log")
+    eta: Axis = Axis(low=0.02, high=2.0, scale="log")  # of `dap-fl`: in units that each client finds
     alpha: Axis = Axis(low=1, high=30, scale="log", integer=True)
     batch_size: Axis = Axis(low=8, high=128, scale="log", integer=True, pinned=32)
 
@@ -58,7 +62,7 @@ class AgentConfig(_Config, frozen=True, kw_only=True):
     """
 
     # The agent of the paper.
-    state: Literal["paper", "rich"] = "rich"  # Eq. 20, or that and eight or more features besides
+    state: Literal["paper", "rich"] = "rich"  # Eq. 20, or that and further features
     hidden: tuple[Count, ...] = (64, 64)
     activation: Literal["relu", "tanh"] = "relu"
     actor_rate: NonNegative = 3e-5  # l^A, Eq. 27
@@ -68,23 +72,24 @@ class AgentConfig(_Config, frozen=True, kw_only=True):
     gamma: Fraction = 0.95
     beta: Fraction = 0.005  # Eq. 28
     batch: Count = 32  # |B|
-    steps: Natural = 2  # times Eqs 24-29 are applied a round; 0: the agent does not learn
+    steps: Natural = 2  # how often Eqs 24-29 are applied per round; 0: the agent does not learn
     buffer: Count = 2000
     noise: NonNegative = 0.0  # exploration: standard deviation on the action, in [-1, 1]
     noise_decay: Fraction = 0.97
     noise_floor: NonNegative = 0.0
-    random_rounds: Natural = 0  # how many first choices are random
+    random_rounds: Natural = 0  # so many choices at the start are random
     xi: tuple[NonNegative, NonNegative, NonNegative] = (1.0, 1.0, 1.0)  # Eq. 17
-    # What goes beyond it.
+    # What goes beyond the paper.
     twin: bool = True  # two critics, the smaller value counts; the actor learns every second step
     project: bool = True  # the critic judges the action that is executed, after the cap
     constraint: Literal["linear", "hinge"] = "hinge"  # λ·b (Eq. 23), or λ·max(b, 0)
     tolerance: NonNegative = 0.003  # violation that the dual step of "hinge" tolerates
-    saturation: NonNegative = 1e-3  # price of actor outputs far out on the tanh
+    saturation: NonNegative = 1e-3  # penalty on actor outputs that saturate the tanh
     local_reward: NonNegative = 1.0  # weight of ln(loss before / after own training)
     standardise: bool = True  # Eq. 22 by the client's own running mean and deviation
-    price: NonNegative = 0.4  # κ, the price of work
-    backoff: Annotated[float, Meta(gt=0, le=1)] = 0.5  # of an η that overshot, what is the most from then on
+    price: NonNegative = 0.1  # κ, the price of work
+    relative: bool = True  # η is chosen in a unit that the client finds by trials
+    backoff: Annotated[float, Meta(gt=0, le=1)] = 0.5  # what the unit shrinks by when training overshot
     warm_start: str | None = "packaged"  # "packaged", a file of `dapfl pretrain`, or none
 
 
@@ -100,26 +105,47 @@ class DQNConfig(_Config, frozen=True, kw_only=True):
     batch: Count = 32
     steps: Natural = 4
     buffer: Count = 2000
-    explore: Fraction = 1.0  # chance of a random level, first
+    explore: Fraction = 1.0  # probability of a random level at the start
     explore_decay: Fraction = 0.94
     explore_floor: Fraction = 0.05
     xi: tuple[NonNegative, NonNegative, NonNegative] = (1.0, 1.0, 1.0)
     penalty: NonNegative = 0.5  # taken from the reward when the plan exceeds the budget
 
 
-class PolicyConfig(_Config, frozen=True, kw_only=True):
-    """How a client chooses its hyper-parameters."""
+class OptimiserConfig(_Config, frozen=True, kw_only=True):
+    """How a client takes its steps, given η and α (`dapfl.learning.optimisers`)."""
 
-    kind: Literal["fixed", "cosine", "random", "ddpg", "dqn", "own"] = "ddpg"
+    kind: Literal["sgd", "delta-sgd", "dog"] = "sgd"
+    gamma: Positive = 2.0  # γ of Δ-SGD: its step sizes by the curvature
+    delta: NonNegative = 0.1  # δ of Δ-SGD: how fast they may grow
+    first_distance: Positive = 1e-4  # DoG: of its first step, as a part of 1 + ‖W(0)‖
+
+
+class ServerStepConfig(_Config, frozen=True, kw_only=True):
+    """How the next model follows from the average (`dapfl.federation.global_model.server_step`)."""
+
+    kind: Literal["average", "fedadam"] = "average"
+    rate: Positive = 0.03  # FedAdam: its learning rate
+    beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9  # β₁
+    beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.99  # β₂
+    tau: Positive = 1e-3  # τ, which bounds its steps
+
+
+class PolicyConfig(_Config, frozen=True, kw_only=True):
+    """How a client chooses its hyper-parameters, what trains with them, and what the average becomes."""
+
+    kind: Literal["fixed", "cosine", "random", "probe", "ddpg", "dqn", "own"] = "ddpg"
     source: str | None = None  # of an own policy: path/to/file.py:NAME
     capped: bool = True
     space: ActionSpace = ActionSpace()
     agent: AgentConfig = AgentConfig()
     dqn: DQNConfig = DQNConfig()
+    optimiser: OptimiserConfig = OptimiserConfig()
+    server_step: ServerStepConfig = ServerStepConfig()
 
 
 class ResourceConfig(_Config, frozen=True, kw_only=True):
-    """What clients have to spend (DESIGN: one unit is one epoch over 600 samples at full capability)."""
+    """What clients have to spend. A simulation's unit is one epoch over 600 samples at full capability."""
 
     source: Literal["walk", "trace", "measured"] = "walk"
     trace: str | None = None
@@ -131,12 +157,18 @@ class ResourceConfig(_Config, frozen=True, kw_only=True):
 
 
 class CryptoConfig(_Config, frozen=True, kw_only=True):
-    """How contributions are protected."""
+    """How contributions are protected.
+
+    `engine` is the arithmetic engine that computes; `RunConfig.engine` is where the clients live.
+    """
 
     encryption: Literal["paillier", "none"] = "paillier"
+    decryption: Literal["shared", "committee"] = "shared"  # who holds SK_CS: every client, or a committee
+    committee_members: Annotated[int, Meta(ge=2, le=32)] = 5
+    committee_threshold: Natural = 0  # how many decrypt together; 0: enough to withstand two colluders
     envelope: Literal["paillier", "hybrid"] = "hybrid"
     key_bits: Count = 2048
-    codec: Literal["exact", "compact"] = "exact"
+    codec: Literal["exact", "compact"] = "compact"
     randomness: Literal["djn", "full"] = "djn"
     generator: Literal["n+1", "random"] = "n+1"
     engine: Literal["auto", "gmp", "avx2", "ifma"] = "auto"
@@ -145,9 +177,16 @@ class CryptoConfig(_Config, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.key_bits < SECURE_BITS and not self.allow_insecure_small_keys:
             raise ValueError(
-                f"keys of {self.key_bits} bits are insecure: {SECURE_BITS} is the least "
+                f"keys of {self.key_bits} bits are insecure: the minimum is {SECURE_BITS} "
                 "(allow_insecure_small_keys accepts smaller ones, for trials)"
             )
+        if self.key_bits > LARGEST_BITS:
+            raise ValueError(
+                f"keys of {self.key_bits} bits cannot be made in a reasonable time: "
+                f"take {SECURE_BITS} or 3072, and {LARGEST_BITS} at most"
+            )
+        if self.decryption == "committee" and (self.generator, self.randomness) != ("n+1", "djn"):
+            raise ValueError('a committee decrypts under generator = "n+1" and randomness = "djn" only')
 
 
 class RunConfig(_Config, frozen=True, kw_only=True):
@@ -157,6 +196,8 @@ class RunConfig(_Config, frozen=True, kw_only=True):
     setting: str = "dap-fl"
     rounds: Count = 10
     clients: Count = 20
+    room: Count | None = None  # the most clients that the federation may ever have; none: no more than now
+    per_round: Count | None = None  # so many of the clients, drawn at random each round; none: all of them
     seed: Natural = 0
     engine: Literal["local", "flower"] = "local"
     workers: Natural = 0
@@ -169,12 +210,13 @@ class RunConfig(_Config, frozen=True, kw_only=True):
     price: NonNegative | None = None
     min_cohort: Count = 3
     round_timeout: Positive = 3600.0
+    wait: NonNegative = 86400.0  # seconds that a round waits for enough clients, in a deployment
     share_reports: bool = True
     adversaries: tuple[str, ...] = ()
     log: tuple[Literal["tensorboard", "mlflow"], ...] = ()
     crypto: CryptoConfig = CryptoConfig()
     resources: ResourceConfig = ResourceConfig()
-    policy: dict[str, Any] = {}  # changes to the setting's PolicyConfig; "none" stands for no value
+    policy: dict[str, Any] = {}  # changes to the setting's PolicyConfig; "none" means no value
 
 
 def parse(data: object) -> RunConfig:
@@ -182,7 +224,42 @@ def parse(data: object) -> RunConfig:
     try:
         return msgspec.convert(data, RunConfig)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"This configuration cannot be used: {error}.") from None
+        raise ConfigError(f"This configuration cannot be used: {in_words(error)}.") from None
+
+
+_RANGES = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+    "null": "nothing",
+}
+
+
+def in_words(error: msgspec.ValidationError) -> str:
+    """What is wrong with a value, as one would say it.
+
+    >>> try:
+    ...     msgspec.convert({"crypto": {"committee_members": 99}}, RunConfig)
+    ... except msgspec.ValidationError as error:
+    ...     in_words(error)
+    'crypto.committee_members must be at most 32'
+    """
+    text, _, place = str(error).partition(" - at `$")
+    name = place.rstrip("`").lstrip(".")
+    if found := re.fullmatch(r"Expected `[^`]+` (>=|>|<=|<) (\S+)", text):
+        return f"{name} must be {_RANGES[found[1]]} {found[2].removesuffix('.0')}"
+    if found := re.fullmatch(r"Expected `([^`]+)`, got `([^`]+)`", text):
+        wanted = [_KINDS.get(kind, kind) for kind in found[1].split(" | ") if kind != "null"]
+        return f"{name} must be {' or '.join(wanted)}, not {_KINDS.get(found[2], found[2])}"
+    if found := re.fullmatch(r"Object contains unknown field `([^`]+)`", text):
+        return f"there is no key {f'{name}.' if name else ''}{found[1]}"
+    if found := re.fullmatch(r"Invalid enum value (.+)", text):
+        return f"{name} cannot be {found[1]}"
+    return f"{name}: {text}" if name else text
 
 
 def load(path: Path) -> RunConfig:
@@ -213,3 +290,39 @@ def override(config: RunConfig, changes: dict[str, Any]) -> RunConfig:
             place = place[part]
         place[last] = value
     return parse(data)
+
+
+def relocated(config: RunConfig, place: Callable[[Path], Path]) -> RunConfig:
+    """The same run with every file that it names at `place(file)`.
+
+    >>> relocated(RunConfig(task="tasks/wards.py:TASK"), lambda file: Path("device") / file.name).task
+    'device/wards.py:TASK'
+    """
+    changes: dict[str, Any] = {
+        "task": plugins.relocated(config.task, place),
+        "setting": plugins.relocated(config.setting, place),
+        "policy": _relocated_changes(config.policy, place),
+    }
+    if config.resources.trace:
+        changes["resources.trace"] = str(place(Path(config.resources.trace)))
+    return override(config, changes)
+
+
+def relocated_policy(policy: PolicyConfig, place: Callable[[Path], Path]) -> PolicyConfig:
+    """The same policy with every file that it names at `place(file)`."""
+    return msgspec.convert(_relocated_changes(msgspec.to_builtins(policy), place), PolicyConfig)
+
+
+def _relocated_changes(policy: dict[str, Any], place: Callable[[Path], Path]) -> dict[str, Any]:
+    """Part or all of a PolicyConfig, as decoded from a file; what is of another type is refused elsewhere."""
+    result = dict(policy)
+    if isinstance(source := policy.get("source"), str):
+        result["source"] = plugins.relocated(source, place)
+    agent = policy.get("agent")
+    if isinstance(agent, dict) and isinstance(weights := agent.get("warm_start"), str):
+        result["agent"] = agent | {"warm_start": _relocated_weights(weights, place)}
+    return result
+
+
+def _relocated_weights(source: str, place: Callable[[Path], Path]) -> str:
+    return source if source in ("packaged", "none") else str(place(Path(source)))

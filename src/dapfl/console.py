@@ -8,12 +8,12 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+out = Console(highlight=False, emoji=False, soft_wrap=not sys.stdout.isatty())
+err = Console(stderr=True, highlight=False, emoji=False, soft_wrap=not sys.stderr.isatty())
 
 
 class Tracker(Protocol):
-    """Reports how far a long job has come."""
+    """Reports the progress of a long job."""
 
     def __call__(self, advance: float = 1, note: str = "") -> None:
         """Moves the job on by `advance` steps; `note` is shown beside it."""

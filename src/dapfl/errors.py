@@ -2,22 +2,27 @@
 
     DapflError
     ├── UserError                 a mistake that the user can put right; the command line exits with 2
-    │   ├── ConfigError             a setting that does not exist, or a value that cannot be
+    │   ├── ConfigError             a setting that does not exist, or a value that is not allowed
     │   ├── DataError               a data set that is absent, corrupt or unreachable
     │   ├── TaskError               a task that cannot be found or loaded
     │   ├── TraceError              a resource trace that cannot be read
     │   ├── KeyFileError            a key file that is wrong, damaged, or locked
-    │   └── RunDirectoryError       a run directory that is not one, or is in use, or cannot be resumed
+    │   ├── RunDirectoryError       not a run directory, or one that is in use or cannot be resumed
+    │   └── DamagedFile             a file that is not what was written
     ├── CryptoError               what the cryptography refuses
     │   ├── KeyGenerationError      a key that may not be made (too small, bad primes)
     │   ├── InvalidCiphertext       not a ciphertext of this key
     │   ├── InvalidSignature        not signed by this key, or not this message
+    │   ├── SigningFault            a signature that came out wrong: a fault of the hardware
     │   ├── EnvelopeError           an envelope that does not open
-    │   ├── InvalidProof            a number that is not shown to lie where it must
+    │   ├── InvalidProof            something that is not proved: what it claims may be false
+    │   ├── InvalidShare            a decryption share that is false, or of something else
     │   └── EncodingError           numbers that cannot be packed without loss of meaning
     ├── ProtocolError             a message that a participant refuses; `reason` names why
     ├── TransportError            messages that cannot be carried
     │   └── WorkerError             a worker process that keeps dying
+    ├── StorageError              a file that cannot be written: a full disk, no permission
+    ├── NothingLearned            a run in which no contribution was ever aggregated
     └── PolicyError               a hyper-parameter policy used out of order, or unusable weights
 
 A message says what happened, to what, and what to do. Secrets never appear in one.
@@ -33,7 +38,7 @@ class UserError(DapflError):
 
 
 class ConfigError(UserError):
-    """A setting that does not exist, or a value that cannot be."""
+    """A setting that does not exist, or a value that is not allowed."""
 
 
 class DataError(UserError):
@@ -53,7 +58,11 @@ class KeyFileError(UserError):
 
 
 class RunDirectoryError(UserError):
-    """A run directory that is not one, is in use, or cannot be resumed."""
+    """Not a run directory, or one that is in use or cannot be resumed."""
+
+
+class DamagedFile(UserError):
+    """A file that is not what was written: its checksum does not match."""
 
 
 class CryptoError(DapflError):
@@ -72,12 +81,20 @@ class InvalidSignature(CryptoError):
     """Not signed by this key, or not this message."""
 
 
+class SigningFault(CryptoError):
+    """A signature that came out wrong, which must not leave the device."""
+
+
 class EnvelopeError(CryptoError):
     """An envelope that does not open."""
 
 
 class InvalidProof(CryptoError):
-    """A number that is not shown to lie where it must."""
+    """Something that is not proved: what it claims may be false."""
+
+
+class InvalidShare(CryptoError):
+    """A decryption share that is false, or of something else."""
 
 
 class EncodingError(CryptoError):
@@ -106,6 +123,14 @@ class TransportError(DapflError):
 
 class WorkerError(TransportError):
     """A worker process that keeps dying."""
+
+
+class StorageError(DapflError):
+    """A file that cannot be written: a full disk, a missing permission."""
+
+
+class NothingLearned(DapflError):
+    """A run that ended without a single aggregate: it has no trained model."""
 
 
 class PolicyError(DapflError):

@@ -1,7 +1,7 @@
 """One seed, many named streams.
 
 Every random choice of a run (never a key: those come from `secrets`) is drawn from a stream
-named after its purpose, so that adding a choice somewhere moves no other, and a client's
+named after its purpose, so that a new choice changes no other, and a client's
 stream for a round can be made anywhere, in any order, on any worker.
 
 >>> bool(stream(7, "sgd", 3, 12).integers(1000) == stream(7, "sgd", 3, 12).integers(1000))

@@ -13,12 +13,13 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import psutil
 
+from dapfl.budget import affordable_epochs, round_cost
 from dapfl.config import ResourceConfig
 from dapfl.errors import ConfigError, TraceError
 from dapfl.randomness import stream
@@ -46,17 +47,17 @@ class Resources:
     """E_i^cmu(t): one transfer of the model, down or up."""
 
     def cost(self, alpha: float) -> float:
-        """The cost of a round with α epochs: α·E^cpt + 2·E^cmu (Eq. 19)."""
-        return alpha * self.epoch_cost + 2 * self.transfer_cost
+        """The cost of a round with α epochs (Eq. 19)."""
+        return round_cost(alpha, self.epoch_cost, self.transfer_cost)
 
     @property
     def affordable(self) -> int:
-        """The most whole epochs that fit the budget; 0 when not even one does."""
-        alpha = max(0, math.floor((self.budget - 2 * self.transfer_cost) / self.epoch_cost))
-        # The division may round past a whole number; whoever trusts `affordable` must never violate `cost`.
-        if self.cost(alpha + 1) <= self.budget:
-            return alpha + 1
-        return alpha if alpha == 0 or self.cost(alpha) <= self.budget else alpha - 1
+        """The most epochs that fit the budget; 0 if not even one does."""
+        return affordable_epochs(self.budget, self.epoch_cost, self.transfer_cost)
+
+    def with_gradients(self, per_step: int) -> "Resources":
+        """The same for an optimiser that computes so many gradients in each step."""
+        return replace(self, epoch_cost=per_step * self.epoch_cost)
 
 
 class ResourceProcess(Protocol):
@@ -69,7 +70,7 @@ class ResourceProcess(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """A value around 1 that is drawn back to 1, moves by chance and stays within bounds."""
+    """A random walk around 1 that is drawn back to 1 and stays within bounds."""
 
     step: float
     low: float
@@ -86,10 +87,10 @@ _TRANSFER = _Walk(step=0.15, low=0.3, high=2.5)
 
 
 class SimulatedResources:
-    """A bounded random walk with jumps: no fixed law, but the same for the same seed.
+    """A bounded random walk with jumps, the same for the same seed.
 
-    A client's walk is drawn from streams of its own, a block of rounds at a time, and kept, so that
-    `at` answers the same whatever was asked before, and 10,000 clients cost nothing until asked.
+    A client's walk is drawn from streams of its own, a block of rounds at a time, and kept. So `at` does
+    not depend on what was asked before, and a client costs nothing until it is asked.
     """
 
     BLOCK = 16
@@ -193,7 +194,7 @@ def _read_trace(path: Path, _modified: int, _size: int) -> dict[int, list[Resour
 
 def _parse_row(cells: list[str]) -> tuple[int, int, Resources]:
     if len(cells) != len(TRACE_COLUMNS):
-        raise ValueError(f"{len(cells)} values where {len(TRACE_COLUMNS)} belong")
+        raise ValueError(f"{len(cells)} values instead of {len(TRACE_COLUMNS)}")
     values: list[float] = []
     for name, cell in zip(TRACE_COLUMNS, cells, strict=True):
         whole = name in ("round", "client")
@@ -203,7 +204,7 @@ def _parse_row(cells: list[str]) -> tuple[int, int, Resources]:
             raise ValueError(f"{name} is {cell.strip()!r}, not a {'whole ' if whole else ''}number") from None
         least = {"client": 1, "epoch_cost": math.ulp(0.0)}.get(name, 0)
         if not math.isfinite(value) or value < least:
-            raise ValueError(f"{name} is {cell.strip()}, which cannot be")
+            raise ValueError(f"{name} is {cell.strip()}, which is out of range")
         values.append(value)
     return int(values[0]), int(values[1]), Resources(*values[2:])
 
@@ -221,8 +222,8 @@ class MeasuredResources:
     """What a real device knows about itself, in seconds.
 
     The budget is the round's deadline, reduced in proportion to an emptying battery; the costs are
-    the mean of the last rounds. Until it has measured anything, a device takes itself for one of the
-    weakest group: a plan too small costs a little time, one too large costs the contribution.
+    the mean of the last rounds. Until it has measured anything, a device assumes that it belongs
+    to the weakest group: a plan too small costs a little time, one too large costs the contribution.
     """
 
     WINDOW = 5
@@ -247,6 +248,16 @@ class MeasuredResources:
         if seconds >= 0:
             self._transfer_seconds.append(seconds)
 
+    @property
+    def knows_epochs(self) -> bool:
+        """Whether the cost of an epoch is measured, not assumed."""
+        return bool(self._epoch_seconds)
+
+    @property
+    def knows_transfers(self) -> bool:
+        """Whether the cost of a transfer is measured, not assumed."""
+        return bool(self._transfer_seconds)
+
     def at(self, round: int) -> Resources:  # noqa: A002
         """What the device has now; the past and the future of a device cannot be measured."""
         share = self._battery()
@@ -256,13 +267,13 @@ class MeasuredResources:
             transfer_cost=statistics.fmean(self._transfer_seconds or (self._first_transfer,)),
         )
 
-    def state(self) -> bytes:
+    def saved_state(self) -> bytes:
         """The measurements, as JSON."""
         kept = {"epoch_seconds": list(self._epoch_seconds), "transfer_seconds": list(self._transfer_seconds)}
         return json.dumps(kept).encode()
 
     def restore(self, state: bytes) -> None:
-        """Takes up measurements that `state` gave."""
+        """Continues with the measurements that `saved_state` returned."""
         try:
             kept = json.loads(state)
             epochs = [float(value) for value in kept["epoch_seconds"]]

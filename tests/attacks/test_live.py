@@ -7,12 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dapfl.errors import ConfigError
-from dapfl.federation.adversary import Adversaries, check_names
-from dapfl.federation.insiders import INSIDERS
-from dapfl.federation.messages import Sealed, decode_sealed
-from dapfl.federation.outsiders import OUTSIDERS
+from dapfl.federation.adversaries.adversary import ADVERSARIES, Adversaries, check_names
+from dapfl.federation.adversaries.insiders import INSIDERS
+from dapfl.federation.adversaries.outsiders import OUTSIDERS
+from dapfl.federation.global_model.averaging import next_model
+from dapfl.federation.messages import Answer, Sealed, Upload, decode_sealed
 from dapfl.federation.records import Rejection
-from tests.federation.small import Recording, Small
+from dapfl.federation.transport import Exchange
+from tests.federation.small import Recording, Small, insecure_keys
 
 EXPECTED = {
     "eavesdropper": set(),
@@ -28,6 +30,12 @@ EXPECTED = {
     "nan": {"diverged"},
     "absurd-size": {"absurd-size"},
 }
+COMMITTEE = {
+    "substituted-aggregate": {"below-min-cohort", "bad-proposal"},
+    "second-proposal": {"replayed", "too-few-shares"},
+    "inverse": {"unproved"},
+    "false-share": {"false-share"},
+}  # what a committee is for; without one, most of these get through
 
 
 def attacked(*names: str, **options) -> Small:
@@ -36,32 +44,84 @@ def attacked(*names: str, **options) -> Small:
 
     def wrap(small: Small, transport):
         suites = {client: small.client_suite(client) for client in insiders}
-        return Adversaries(names, transport, small.server, small.shape, suites)
+        committee = small.keys[0].committee if small.keys else None
+        return Adversaries(names, transport, small.server, small.parameters, suites, committee)
 
-    return Small(guests=tuple(insiders), wrap=wrap, **options)
+    return Small(insiders=tuple(insiders), wrap=wrap, **options)
+
+
+def by_committee(*names: str, seat: bool = False) -> Small:
+    """The same with a committee of five; the attacker may be one of them, who is asked first."""
+    keys = insecure_keys(decryption="committee", seats=(5,) if seat else ())
+    return attacked(*names, decryption="committee", keys=keys, clients=4 if seat else 6)
 
 
 def test_every_adversary_is_expected_here():
-    assert set(EXPECTED) == {*OUTSIDERS, *INSIDERS}
+    assert {*EXPECTED, *COMMITTEE} == set(ADVERSARIES)
 
 
-@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize("one_exchange_per_round", [False, True])
 @pytest.mark.parametrize("name", EXPECTED)
-def test_an_attacker_is_refused_by_name_and_changes_nothing(name, carried):
-    honest, small = Small(carried=carried), attacked(name, carried=carried)
+def test_an_attacker_is_refused_by_name_and_changes_nothing(name, one_exchange_per_round):
+    options = {"one_exchange_per_round": one_exchange_per_round}
+    check_refused(Small(**options), attacked(name, **options), EXPECTED[name])
+
+
+@pytest.mark.parametrize("name", {**EXPECTED, **COMMITTEE})
+def test_against_a_committee_every_attacker_is_refused(name):
+    expected = {**EXPECTED, **COMMITTEE, "wrong-size": {"unproved"}}[name]
+    seat = name in INSIDERS
+    check_refused(by_committee(seat=seat), by_committee(name, seat=seat), expected)
+
+
+def check_refused(honest: Small, small: Small, reasons: set[str]) -> None:
+    """The attacked federation has the rounds of the honest one, and attacks are refused for these reasons."""
     expected, records = honest.play(3), small.play(3)
     np.testing.assert_array_equal(honest.federation.weights, small.federation.weights)
     assert [r.loss for r in records] == [r.loss for r in expected]
     assert [r.cohort for r in records] == [r.cohort for r in expected]
     (attacker,) = small.transport._attackers
-    assert set(attacker.outcomes) <= EXPECTED[name]
+    assert set(attacker.outcomes) <= reasons
     assert "ACCEPTED" not in attacker.outcomes
     assert "all refused" in attacker.summary() or "read no contribution" in attacker.summary()
-    if EXPECTED[name]:
+    if reasons:
         assert sum(attacker.outcomes.values()) >= 3
-        assert sum(record.rejected for record in records) >= 3
+        assert sum(record.rejected for record in records) >= 2  # the last refusals of clients come too late
     for record in records:
         assert record.rejected == len(record.rejections)
+
+
+@pytest.mark.parametrize("name", ["substituted-aggregate", "inverse"])
+def test_without_a_committee_a_malicious_server_gets_through_and_is_said_to(name):
+    """The paper's design trusts CS to follow the protocol: these attacks are why there is a committee."""
+    small = attacked(name)
+    records = small.play(3)
+    (line,) = small.transport.summary()
+    assert "GOT THROUGH" in line
+    assert len(records) == 3
+
+
+def test_what_a_malicious_server_reads_without_a_committee_is_one_clients_model():
+    """The request for the "aggregate" of one is answered with the weights of that one client."""
+    small = attacked("substituted-aggregate")
+    heard: list[tuple[int, object]] = []
+    exchange = small.local.exchange
+
+    def listen(messages, timeout):
+        replies, failures = exchange(messages, timeout)
+        heard.extend(
+            (client, body) for client in replies for body in small.server.open(client, replies[client])
+        )
+        return Exchange(replies, failures)
+
+    small.local.exchange = listen
+    small.play(2)
+    victim = [body for client, body in heard if client == 1 and isinstance(body, Upload)][1]
+    numbers = np.frombuffer(victim.contribution, np.uint8).reshape(-1, small.server.row_bytes)
+    sums = small.keys[1][1].sk_cs_enc.decrypt(numbers)
+    model = next_model(b"", 1, sums, small.parameters.codec.encode_count(25), None, small.parameters)
+    read = [body.weights for client, body in heard if client == 4 and isinstance(body, Answer)]
+    assert model.contents in read
 
 
 def test_all_at_once():
@@ -81,6 +141,18 @@ def test_refusals_at_clients_are_counted_with_their_next_report():
     records = attacked("rogue-request").play(3)
     counted = [r for record in records for r in record.rejections]
     assert Rejection(1, "bad-signature", at="client") in counted
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_the_attackers_count_what_the_records_count(rounds):
+    small = attacked("replay", "tamper", "rogue-request", "masquerade")
+    recorded = sum(record.rejected for record in small.play(rounds))
+    attackers = small.transport._attackers
+    refused = sum(sum(attacker.outcomes.values()) for attacker in attackers)
+    unrecorded = sum(attacker.unrecorded for attacker in attackers)
+    assert unrecorded > 0  # what clients refuse after their last report
+    assert refused - unrecorded == recorded
+    assert any("that have not reported them" in line for line in small.transport.summary())
 
 
 def test_without_encryption_attackers_get_through_and_are_said_to():
@@ -182,10 +254,10 @@ def test_any_bytes_are_survived_by_both_sides(data):
     reply = small.parts[1].handle(data)
     assert isinstance(msgspec.msgpack.decode(reply, type=Sealed), Sealed)
     assert small.parts[1]._model is before
-    rejections = len(small.server.ledger.rejections)
+    rejections = len(small.server.rejections)
     small.server.receive(1, data)
-    assert len(small.server.ledger.rejections) == rejections + 1
-    assert small.server.ledger.rejections[-1].reason == "malformed"
+    assert len(small.server.rejections) == rejections + 1
+    assert small.server.rejections[-1].reason == "malformed"
 
 
 _cache: list[Small] = []

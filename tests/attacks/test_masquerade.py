@@ -16,11 +16,11 @@ from dapfl.federation.messages import (
     Request,
     Sealed,
     Signed,
+    associated_data,
     decode_delivery,
     decode_server_body,
     digest,
     encode,
-    sealing_context,
 )
 from dapfl.federation.records import Rejection
 from dapfl.federation.transport import EVERYONE, SERVER
@@ -42,7 +42,7 @@ def test_with_no_key_nothing_is_taken():
     for signature in (b"", bytes(128)):
         box = encode(Delivery(VERSION, (Signed(body, signature),)))
         small.server.receive(1, encode(Sealed(VERSION, 1, box)))
-    assert small.server.ledger.rejections == [Rejection(1, "bad-envelope")] * 2
+    assert small.server.rejections == [Rejection(1, "bad-envelope")] * 2
 
 
 @pytest.mark.parametrize("envelope", ["hybrid", "paillier"])
@@ -50,20 +50,20 @@ def test_with_a_key_of_its_own_nothing_is_taken(envelope):
     small = Small(envelope=envelope)
     body = encode(upload(small, 1))
     delivery = encode(Delivery(VERSION, (Signed(body, sign(body, OWN_KEY)),)))
-    context = sealing_context(small.federation_id, 1)
+    context = associated_data(small.federation_id, 1)
     own_box = envelope_named(envelope).seal(delivery, OWN_KEY.public_key, context)
     small.server.receive(1, encode(Sealed(VERSION, 1, own_box)))
     small.server.receive(1, small.resealed(1, delivery))  # even if it knows PK_1^Enc
-    assert small.server.ledger.rejections == [Rejection(1, "bad-envelope"), Rejection(1, "bad-signature")]
+    assert small.server.rejections == [Rejection(1, "bad-envelope"), Rejection(1, "bad-signature")]
 
 
 def test_with_another_clients_keys_nothing_is_taken():
     small = Small()
     body = upload(small, 1)
     small.server.receive(1, small.sealed(1, body, signer=2))
-    assert small.server.ledger.rejections == [Rejection(1, "bad-signature")]
+    assert small.server.rejections == [Rejection(1, "bad-signature")]
     small.server.receive(2, small.sealed(2, body))  # client 2 signs and seals as itself what names client 1
-    assert small.server.ledger.rejections[-1] == Rejection(2, "wrong-sender")
+    assert small.server.rejections[-1] == Rejection(2, "wrong-sender")
 
 
 def test_a_masquerade_does_not_keep_the_true_client_out():
@@ -74,7 +74,7 @@ def test_a_masquerade_does_not_keep_the_true_client_out():
     forged = encode(Delivery(VERSION, (Signed(body, sign(body, OWN_KEY)),)))
     small.server.receive(1, small.resealed(1, forged))
     small.server.receive(1, small.parts[1].handle(messages[1]))
-    assert small.server.ledger.status == {1: "accepted"}
+    assert small.server.memory.ledger.status == {1: "accepted"}
 
 
 def signed_by(key, body) -> Signed:
@@ -87,12 +87,10 @@ def test_a_forged_aggregate_is_refused_by_clients(signer):
     small = Small()
     small.play(1)
     key = OWN_KEY if signer == "outsider" else small.keys[1][2].sk_i_sign
-    head = small.server.lineage.head
+    head = small.server.memory.history.head
     true = decode_server_body(head.signed.body)
-    forged = signed_by(key, Aggregate(true.context, true.cohort, true.contributions[::-1], true.samples))
-    call = signed_by(
-        key, Call(Context(VERSION, small.federation_id, 1, SERVER, EVERYONE, digest(forged.body)))
-    )
+    forged = signed_by(key, Aggregate(true.context, true.cohort, true.contributions[::-1], true.sample_count))
+    call = signed_by(key, Call(Context(VERSION, small.scope, 1, SERVER, EVERYONE, digest(forged.body))))
     before = small.parts[1]._model
     (body,) = small.server.open(1, small.parts[1].handle(encode(Delivery(VERSION, (forged, call)))))
     assert isinstance(body, Refusal)
@@ -105,9 +103,11 @@ def test_a_rogue_request_for_the_global_model_is_refused(signer):
     small = Small()
     small.play(1)
     key = OWN_KEY if signer == "outsider" else small.keys[1][2].sk_i_sign
-    context = Context(VERSION, small.federation_id, 9, SERVER, 1, small.server.lineage.head.name)
+    context = Context(VERSION, small.scope, 9, SERVER, 1, small.server.memory.history.head.name)
     message = encode(
-        Delivery(VERSION, (small.server.lineage.head.signed, signed_by(key, Request(context, whole=True))))
+        Delivery(
+            VERSION, (small.server.memory.history.head.signed, signed_by(key, Request(context, whole=True)))
+        )
     )
     reply = small.parts[1].handle(message)
     (body,) = small.server.open(1, reply)

@@ -5,7 +5,9 @@ import pytest
 
 from dapfl.federation.messages import VERSION, Delivery, Refusal, decode_delivery, encode
 from dapfl.federation.records import Rejection
-from tests.federation.small import Recording, Small, insecure_keys
+from dapfl.federation.server.central_server import CentralServer
+from dapfl.federation.transport import LocalTransport
+from tests.federation.small import Recording, Small, initial_weights, insecure_keys
 
 
 def recorded(**options) -> Small:
@@ -24,8 +26,8 @@ def test_an_upload_repeated_in_its_own_round_is_a_duplicate():
     upload = small.parts[1].handle(messages[1])
     small.server.receive(1, upload)
     small.server.receive(1, upload)
-    assert small.server.ledger.rejections == [Rejection(1, "duplicate")]
-    assert [tally.senders for tally in small.server._tallies.values()] == [[1]]
+    assert small.server.rejections == [Rejection(1, "duplicate")]
+    assert [partial_sum.senders for partial_sum in small.server._partial_sums.values()] == [[1]]
 
 
 @pytest.mark.parametrize("later", [1, 2, 7])
@@ -35,8 +37,8 @@ def test_an_upload_repeated_in_a_later_round_is_refused(later):
     small.server.open_round(later, [1, 2, 3, 4])
     for client, upload in small.transport.replies[0].items():
         small.server.receive(client, upload)
-    assert [r.reason for r in small.server.ledger.rejections] == ["replayed"] * 4
-    assert small.server._tallies == {}
+    assert [r.reason for r in small.server.rejections] == ["replayed"] * 4
+    assert small.server._partial_sums == {}
 
 
 def test_an_upload_for_a_round_to_come_is_refused():
@@ -44,7 +46,7 @@ def test_an_upload_for_a_round_to_come_is_refused():
     early = small.parts[1].handle(small.server.open_round(5, [1])[1])
     small.server.open_round(4, [1])
     small.server.receive(1, early)
-    assert small.server.ledger.rejections == [Rejection(1, "wrong-round")]
+    assert small.server.rejections == [Rejection(1, "wrong-round")]
 
 
 def test_an_upload_of_another_federation_is_refused():
@@ -52,18 +54,16 @@ def test_an_upload_of_another_federation_is_refused():
     upload = there.parts[1].handle(there.server.open_round(0, [1])[1])
     here.server.open_round(0, [1])
     here.server.receive(1, upload)
-    assert here.server.ledger.rejections == [Rejection(1, "bad-envelope")]
+    assert here.server.rejections == [Rejection(1, "bad-envelope")]
 
 
 def test_without_keys_it_is_the_federations_name_that_gives_it_away():
-    here, there = Small(encryption="none"), Small(encryption="none")
-    there.federation_id = bytes(16)
+    here = Small(encryption="none")
     upload = here.parts[1].handle(here.server.open_round(0, [1])[1])
-    stranger = Small(encryption="none")
-    stranger.server._federation = bytes(16)
-    stranger.server.open_round(0, [1])
-    stranger.server.receive(1, upload)
-    assert stranger.server.ledger.rejections == [Rejection(1, "wrong-federation")]
+    stranger = CentralServer(bytes(16), here.server_suite(), here.parameters, [1], initial_weights())
+    stranger.open_round(0, [1])
+    stranger.receive(1, upload)
+    assert stranger.rejections == [Rejection(1, "wrong-federation")]
 
 
 def test_one_clients_message_sent_as_another_is_refused():
@@ -72,7 +72,7 @@ def test_one_clients_message_sent_as_another_is_refused():
     upload = small.parts[1].handle(messages[1])
     small.server.receive(2, upload)
     small.server.receive(9, upload)
-    assert small.server.ledger.rejections == [Rejection(2, "wrong-sender"), Rejection(9, "unknown-sender")]
+    assert small.server.rejections == [Rejection(2, "wrong-sender"), Rejection(9, "unknown-sender")]
 
 
 def test_an_answer_to_an_earlier_request_is_refused():
@@ -80,7 +80,7 @@ def test_an_answer_to_an_earlier_request_is_refused():
     small.play(3)
     (client, answer), *_ = small.transport.replies[1].items()
     small.server.receive(client, answer)
-    assert small.server.ledger.rejections[-1] == Rejection(client, "replayed")
+    assert small.server.rejections[-1] == Rejection(client, "replayed")
 
 
 def test_a_call_of_an_earlier_round_is_refused_by_clients():
@@ -120,7 +120,7 @@ def test_messages_twice_and_in_any_order_change_nothing():
         def __init__(self, small, inner):
             self.small, self.inner = small, inner
 
-        def exchange(self, messages, timeout):
+        def exchange(self, messages, timeout, arrived=None):
             replies, failures = self.inner.exchange(messages, timeout)
             for client in sorted(replies, reverse=True):
                 self.small.server.receive(client, replies[client])
@@ -135,3 +135,41 @@ def test_messages_twice_and_in_any_order_change_nothing():
         assert record.cohort == (1, 2, 3, 4)
         assert {r.reason for r in record.rejections} == {"duplicate"}
         assert {client.status for client in record.clients} == {"accepted"}
+
+
+def test_uploads_of_an_earlier_run_with_the_same_keys_are_refused():
+    earlier = recorded()
+    earlier.play(1)
+    later = Small()  # the same key bundles
+    later.server.open_round(0, [1, 2, 3, 4])
+    for client, upload in earlier.transport.replies[0].items():
+        later.server.receive(client, upload)
+    assert [r.reason for r in later.server.rejections] == ["wrong-run"] * 4
+    assert later.server.aggregate() == ()
+
+
+def test_a_client_enters_a_later_run_and_never_goes_back():
+    first = recorded(standalone=True)
+    first.play(2)
+    second = Small(wrap=lambda *_: LocalTransport(first.parts))  # the same devices, which go on living
+    assert [row.cohort for row in second.play(2)] == [(1, 2, 3, 4)] * 2
+    assert np.array_equal(first.federation.weights, second.federation.weights)
+    for message in (first.transport.sent[0][1], first.transport.sent[2][1]):
+        (body,) = second.server.open(1, first.parts[1].handle(message))
+        assert isinstance(body, Refusal) and body.reason == "old-run"
+    assert len(second.play(3)[-1].cohort) == 4
+
+
+def test_an_earlier_run_that_a_client_has_missed_is_refused_too():
+    missed, current = Small(), Small()
+    current.parts[1].handle(current.server.open_round(0, [1])[1])
+    current.parts[1].handle(missed.server.open_round(0, [1])[1])
+    (body,) = current.server.open(1, current.parts[1].handle(missed.server.open_round(1, [1])[1]))
+    assert isinstance(body, Refusal) and body.reason == "old-run"
+
+
+def test_parts_of_two_runs_in_one_delivery_are_refused():
+    old, new = Small(), Small()
+    model, _ = decode_delivery(old.server.open_round(0, [1])[1], 10**6).parts
+    _, call = decode_delivery(new.server.open_round(0, [1])[1], 10**6).parts
+    assert refusal(new, 1, encode(Delivery(VERSION, (model, call)))) == "malformed"

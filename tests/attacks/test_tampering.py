@@ -75,17 +75,17 @@ def test_every_field_of_a_clients_message_is_protected(exchange, envelope):
     """By someone who can open and close envelopes, but cannot sign."""
     small = played(envelope=envelope)
     client, message = next(iter(small.transport.replies[exchange].items()))
-    small.server.ledger.rejections.clear()
-    before = small.server.state()
+    small.server.rejections.clear()
+    before = small.server.saved_state()
     count = 0
     for forged in _forged_client_messages(small, client, message):
         small.server.receive(client, forged)
         count += 1
-    reasons = [rejection.reason for rejection in small.server.ledger.rejections]
+    reasons = [rejection.reason for rejection in small.server.rejections]
     assert len(reasons) == count > 20
     assert set(reasons) <= FORGERY
     assert "bad-signature" in reasons
-    assert small.server.state() == before
+    assert small.server.saved_state() == before
 
 
 def _forged_client_messages(small: Small, client: int, message: bytes) -> Iterator[bytes]:
@@ -125,7 +125,7 @@ def test_every_field_of_the_servers_messages_is_protected(exchange, codec):
 def test_snapshots_are_protected_too():
     small = Small(codec="compact")
     small.play(2)
-    small.server.acknowledged.clear()
+    small.server.memory.acknowledged.clear()
     message = small.server.open_round(2, [1])[1]
     parts = decode_delivery(message, len(message)).parts
     snapshot = decode_server_body(parts[0].body)
@@ -168,7 +168,7 @@ def test_a_round_goes_on_without_the_client_whose_message_was_altered_on_the_way
         def __init__(self, inner):
             self.inner = inner
 
-        def exchange(self, messages, timeout):
+        def exchange(self, messages, timeout, arrived=None):
             replies, failures = self.inner.exchange(messages, timeout)
             if 2 in replies:
                 data = bytearray(replies[2])

@@ -9,12 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from dapfl.benchmarks import aggregation, ckks, crypto, peers
+from dapfl.benchmarks import aggregation, crypto
+from dapfl.benchmarks.peers import ckks, paillier, secagg
+from dapfl.benchmarks.peers.workload import PeerFailed, PeerReport, Workload, run_peer
 from dapfl.benchmarks.result import BenchResult, absent, host
 from dapfl.benchmarks.scale import PeakMemory
 from dapfl.benchmarks.timing import medians, one_core, results_only_on_stdout, sized
-from dapfl.benchmarks.workload import PeerFailed, PeerReport, Workload, run_peer
-from dapfl.crypto.engine import available_engines
+from dapfl.crypto.engines.base import available_engines
 from dapfl.errors import DapflError
 
 PARTS = {"work", "ours", "peers", "ratios"}
@@ -38,8 +39,8 @@ class FakePaillier:
         return batch
 
 
-FAKE = peers.Candidate("fake", "json", "pip install fake", FakePaillier)
-ABSENT = peers.Candidate("gone", "no_such_module_here", "pip install gone", FakePaillier)
+FAKE = paillier.Candidate("fake", "json", "pip install fake", FakePaillier)
+ABSENT = paillier.Candidate("gone", "no_such_module_here", "pip install gone", FakePaillier)
 
 
 def tiny_crypto() -> BenchResult:
@@ -75,7 +76,9 @@ def test_a_peer_that_adds_wrongly_is_not_measured(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("codec", ["exact", "compact"])
 def test_aggregation_gives_the_mean_and_its_cost(monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
     monkeypatch.setattr(ckks, "installed", lambda: False)
+    monkeypatch.setattr(secagg, "installed", lambda: False)
     monkeypatch.setattr(aggregation, "find_spec", lambda name: None)
+    monkeypatch.setattr(aggregation, "COMMITTEES", ((3, 2),))
     result = aggregation.run(
         clients=3, size=300, sizes=(100, 200), codec=codec, bits=512, repeats=1, insecure=True
     )
@@ -90,10 +93,15 @@ def test_aggregation_gives_the_mean_and_its_cost(monkeypatch: pytest.MonkeyPatch
     assert parts["ours"]["hybrid"]["bytes_a_client"] < parts["ours"]["paillier"]["bytes_a_client"]
     assert parts["peers"]["tenseal CKKS"]["install"] == ckks.INSTALL
     assert "paillier envelope / hybrid seconds" in parts["ratios"]
+    committee = parts["ours"]["committee of 3, any 2"]
+    assert committee["largest_error"] == parts["ours"]["hybrid"]["largest_error"]
+    assert committee["bytes_a_client"] < committee["bytes_a_member"]
+    assert committee["members: share and proof seconds"] > 0
+    assert parts["peers"]["Flower SecAgg+, full graph"]["install"] == secagg.INSTALL
 
 
-@pytest.mark.parametrize("peer", peers.PAILLIER_PEERS, ids=lambda peer: peer.name)
-def test_installed_peers_add(peer: peers.Candidate) -> None:
+@pytest.mark.parametrize("peer", paillier.PAILLIER_PEERS, ids=lambda peer: peer.name)
+def test_installed_peers_add(peer: paillier.Candidate) -> None:
     pytest.importorskip(peer.module)
     with results_only_on_stdout():
         library = peer.make(1024)
@@ -108,6 +116,16 @@ def test_ckks_gives_the_same_mean() -> None:
     peer()
     np.testing.assert_allclose(peer.result, models.mean(), atol=1e-6)
     assert peer.bytes_up > 50
+
+
+@pytest.mark.parametrize("neighbours", [5, 3])
+def test_secagg_gives_the_same_mean(neighbours: int) -> None:
+    pytest.importorskip("flwr")
+    models = aggregation.Models.drawn(50, 5)
+    peer = secagg.Aggregation(models.locals, neighbours, 3)
+    peer()
+    np.testing.assert_allclose(peer.result, np.mean(models.locals, axis=0), atol=1e-4)
+    assert peer.bytes_up > 50 * 8
 
 
 def test_a_peer_process_without_a_report_says_why() -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dapfl.benchmarks import aggregation, crypto, scale
+from dapfl.benchmarks import aggregation, crypto, scale, target, timing
 from dapfl.benchmarks import round as round_
 from dapfl.benchmarks.result import BenchResult
 from dapfl.cli import main
@@ -23,12 +23,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         given.update(options)
         return RESULT
 
-    for module in (crypto, aggregation, round_, scale):
+    for module in (crypto, aggregation, round_, scale, target):
         monkeypatch.setattr(module, "run", fake)
+    monkeypatch.setattr(timing, "others_load", lambda: 0.0)
     return given
 
 
-@pytest.mark.parametrize("what", ["crypto", "aggregation", "round", "scale"])
+@pytest.mark.parametrize("what", ["crypto", "aggregation", "round", "scale", "target"])
 def test_json_is_one_object_on_stdout(
     what: str, asked: dict[str, object], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,3 +72,22 @@ def test_wrong_numbers_are_named(wrong: str, capsys: pytest.CaptureFixture[str])
         main(["bench", "scale", "--clients", wrong])
     assert stop.value.code == 2
     assert "--clients" in capsys.readouterr().err
+
+
+def test_a_busy_machine_is_named_in_the_result(
+    asked: dict[str, object], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loads = iter([0.05, 1.25])
+    monkeypatch.setattr(timing, "others_load", lambda: next(loads))
+    assert main(["bench", "crypto", "--json"]) == 0
+    shown = capfd.readouterr()
+    sentence = "The machine was busy after the measurement: other processes used 1.2 cores."
+    assert json.loads(shown.out)["work"]["warnings"] == [sentence]
+    assert "Warning" in shown.err
+
+
+def test_targets_are_chosen_by_task(asked: dict[str, object], capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "target", "--tasks", "cnn-fashion"]) == 0
+    assert asked["targets"] == {"cnn-fashion": 0.83}
+    assert main(["bench", "target", "--tasks", "adult"]) == 2
+    assert "no target for adult" in capfd.readouterr().err.replace("\n", " ")

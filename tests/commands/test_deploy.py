@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 
 from dapfl import cli
 from dapfl.config import load
-from dapfl.engines.flower.folders import ClientFolder, Deployment
+from dapfl.engines.flower.deployment.folders import ClientFolder, Deployment
 from dapfl.federation.kdc import ClientBundle, ServerBundle, bundle_path, load_bundle
 
 TASK = Path(__file__).parents[1] / "engines" / "tiny_task.py"
@@ -71,6 +71,25 @@ def test_the_task_goes_along_and_is_found_wherever_the_folder_is(
     assert ClientFolder(moved).settings().run.task == f"{moved.resolve()}/tiny_task.py:TASK"
 
 
+def test_a_policy_of_ones_own_goes_along_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("from dapfl.tuning import Fixed as Mine")
+    monkeypatch.chdir(tmp_path)
+    assert init(tmp_path / "out", "--setting", "mine.py:Mine", "--encryption", "none") == 0
+    folder = Deployment(tmp_path / "out").client(2)
+    assert (folder.path / "mine.py").read_bytes() == (tmp_path / "mine.py").read_bytes()
+    assert folder.settings().policy.source == f"{folder.path.resolve()}/mine.py:Mine"
+
+
+def test_files_that_would_overwrite_each_other_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / TASK.name).write_text("from dapfl.tuning import Fixed as Mine")
+    assert init(tmp_path / "out", "--task", f"{TASK}:TASK", "--setting", f"{TASK.name}:Mine") == 2
+    assert "rename one" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_server_runs_what_the_clients_expect(deployment: Deployment) -> None:
     config = load(deployment.server.path / "config.toml")
     assert (config.engine, config.clients) == ("flower", 3)
@@ -90,16 +109,16 @@ def test_the_superlink_is_on_loopback_and_devices_go_to_the_gateway(deployment: 
 
 def test_scripts_are_shell_that_keeps_flower_offline(deployment: Deployment) -> None:
     scripts = sorted(deployment.path.rglob("*.sh"))
-    assert len(scripts) == 3 + 3
+    assert len(scripts) == 3 + 2 * 3
     for path in scripts:
         assert os.access(path, os.X_OK)
-        assert "FLWR_TELEMETRY_ENABLED=0" in path.read_text()
+        assert "FLWR_TELEMETRY_ENABLED=0" in path.read_text() or path.name == "start-worker.sh"
         assert subprocess.run(["sh", "-n", path], check=False).returncode == 0
 
 
 def test_units_start_the_scripts_from_their_home(deployment: Deployment) -> None:
     units = {path.name: path for path in deployment.path.rglob("*.service")}
-    assert set(units) == {"dapfl-superlink.service", "dapfl-gateway.service", "dapfl-supernode.service"}
+    assert set(units) == {f"dapfl-{part}.service" for part in ("superlink", "gateway", "supernode", "worker")}
     for path in deployment.path.rglob("*.service"):
         unit = configparser.ConfigParser(strict=False, interpolation=None)
         unit.optionxform = str  # type: ignore[assignment,method-assign]
@@ -139,3 +158,14 @@ def test_the_gateway_is_told_where_to_listen(
     assert "HOST:PORT" in capsys.readouterr().err
     assert cli.main(["deploy", "gateway", str(deployment.client(1).path)]) == 2
     assert "not the server's folder" in capsys.readouterr().err
+
+
+def test_a_deployment_with_a_committee_says_who_is_on_it(tmp_path: Path) -> None:
+    out = tmp_path / "deployment"
+    assert init(out, "--decryption", "committee") == 0
+    text = (out / "README.md").read_text()
+    assert "client-001, client-002, client-003 decrypt together: any 2 of them" in text
+    bundle = load_bundle(bundle_path(Deployment(out).client(1).path, 1), allow_insecure_small_keys=True)
+    assert isinstance(bundle, ClientBundle)
+    assert bundle.sk_cs_enc is None
+    assert bundle.share is not None

@@ -56,6 +56,6 @@ def test_show_tells_what_a_bundle_holds_and_no_secret(tmp_path, capfd, name):
 def test_show_names_what_is_no_bundle(tmp_path, capfd):
     (tmp_path / "file").write_text("junk")
     assert main(["keys", "show", str(tmp_path / "file")]) == 2
-    assert "no key bundle" in capfd.readouterr().err
+    assert "not a key bundle" in capfd.readouterr().err
     assert main(["keys", "show", str(tmp_path / "nothing")]) == 2
     assert "cannot be read" in capfd.readouterr().err

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dapfl.crypto.engine import set_threads
+from dapfl.crypto.engines.base import set_threads
 from dapfl.crypto.engines.fixed_base import TABLES
 from dapfl.crypto.paillier import PrivateKey, keypair_from_primes
 

@@ -10,8 +10,16 @@ import gmpy2
 import numpy as np
 import pytest
 
-from dapfl.crypto.engine import Engine, available_engines, engine_named, first_not_below, to_ints, to_rows
 from dapfl.crypto.engines import native
+from dapfl.crypto.engines.base import (
+    Engine,
+    available_engines,
+    engine_named,
+    first_not_below,
+    set_threads,
+    to_ints,
+    to_rows,
+)
 from dapfl.crypto.engines.fixed_base import TABLES, TableCache
 from dapfl.crypto.engines.gmp import GmpEngine, GmpRing
 from dapfl.crypto.engines.native import NativeEngine
@@ -77,6 +85,52 @@ def test_powers(name: str, bits: int) -> None:
                 power * (1 + scale * message * root) % ring.modulus
                 for power, message in zip(powers, messages, strict=True)
             ]
+
+
+@pytest.mark.parametrize("bits", SIZES)
+@pytest.mark.parametrize("name", ENGINES)
+def test_powers_modulo_the_root(name: str, bits: int) -> None:
+    rng = random.Random(bits)
+    for root in roots(bits, rng):
+        ring = engine(name).ring(root)
+        bases = operands(ring.modulus**2, 9, rng)
+        for exponent in (1, 16, rng.getrandbits(90)):
+            got = ring.residue_powers(to_rows(bases, 2 * ring.modulus_bytes), exponent)
+            assert to_ints(got) == [pow(base, exponent, root) for base in bases]
+
+
+@pytest.mark.parametrize("bits", SIZES)
+@pytest.mark.parametrize("name", ENGINES)
+def test_products_of_powers(name: str, bits: int) -> None:
+    rng = random.Random(bits)
+    for root in roots(bits, rng):
+        ring = engine(name).ring(root)
+        for count, width in ((0, 1), (1, 2), (3, 1), (8, 16), (13, 3)):
+            bases, exponents = operands(ring.modulus**2, count, rng), operands(256**width, count, rng)
+            rows = to_rows(bases, 2 * ring.modulus_bytes), to_rows(exponents, width)
+            expected = product_of_powers(bases, exponents, ring.modulus)
+            assert to_ints(ring.power_product(*rows)) == [expected]
+            assert to_ints(ring.residue_power_product(*rows)) == [expected % root]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_products_of_more_powers_than_fit_one_table(name: str) -> None:
+    rng = random.Random(0)
+    ring = engine(name).ring((1 << 127) - 1)
+    bases, exponents = operands(ring.modulus, 1200, rng), operands(256, 1200, rng)
+    rows = to_rows(bases, ring.modulus_bytes), to_rows(exponents, 1)
+    expected = product_of_powers(bases, exponents, ring.modulus)
+    for count in (1, 2):
+        set_threads(count)
+        assert to_ints(ring.power_product(*rows)) == [expected]
+        assert to_ints(ring.residue_power_product(*rows)) == [expected % ring.root]
+
+
+def product_of_powers(bases: list[int], exponents: list[int], modulus: int) -> int:
+    result = 1
+    for base, exponent in zip(bases, exponents, strict=True):
+        result = result * pow(base, exponent, modulus) % modulus
+    return result
 
 
 @pytest.mark.parametrize("bits", SIZES)
@@ -170,6 +224,11 @@ def test_wrong_sizes_never_reach_an_engine() -> None:
             lambda ring=ring, good=good: ring.powers(good, 3, good[:1]),
             lambda ring=ring, good=good, wide=wide: ring.powers(good, 3, wide),
             lambda ring=ring, good=good: ring.powers(good.astype(np.uint16), 3),
+            lambda ring=ring, wide=wide: ring.residue_powers(wide, 3),
+            lambda ring=ring, good=good: ring.residue_powers(good, 0),
+            lambda ring=ring, good=good, wide=wide: ring.power_product(wide, good),
+            lambda ring=ring, good=good: ring.power_product(good, good[:1]),
+            lambda ring=ring, good=good: ring.power_product(good, np.ones((2, 4097), np.uint8)),
             lambda ring=ring, wide=wide: ring.quotients(wide, 3, 1),
             lambda ring=ring, good=good: ring.quotients(good, 0, 1),
             lambda ring=ring, good=good: ring.product([good]),
@@ -260,7 +319,7 @@ def test_engines_are_found_by_name() -> None:
     for name in available_engines():
         assert engine_named(name).name == name
     for name in ("portable", "abacus", ""):
-        with pytest.raises(ConfigError, match="no engine"):
+        with pytest.raises(ConfigError, match="No arithmetic engine"):
             engine_named(name)
     missing = {"ifma", "avx2"} - set(available_engines())
     for name in missing:

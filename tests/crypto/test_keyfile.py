@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dapfl.crypto import keyfile
 from dapfl.crypto.paillier import PrivateKey, PublicKey
+from dapfl.crypto.threshold_keys import KeyShare, generate_committee
 from dapfl.errors import KeyFileError
 
 PROPERTY = settings(
@@ -33,6 +34,13 @@ def public(text: str) -> PublicKey:
 
 def private(text: str, passphrase: str | None = None) -> PrivateKey:
     return keyfile.private_from_text(text, passphrase, allow_insecure_small_keys=True)
+
+
+def share_of(text: str, passphrase: str | None = None) -> KeyShare:
+    return keyfile.share_from_text(text, passphrase, allow_insecure_small_keys=True)
+
+
+MEMBERS = generate_committee(256, allow_insecure_small_keys=True)
 
 
 def test_keys_come_back_as_they_were(insecure_key: PrivateKey, other_insecure_key: PrivateKey) -> None:
@@ -65,6 +73,54 @@ def test_an_existing_file_is_replaced_whole(tmp_path: Path, insecure_key: Privat
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_shares_and_committees_come_back_as_they_were(tmp_path: Path) -> None:
+    share = MEMBERS[1]
+    keyfile.save(tmp_path / "share", share, "pass")
+    keyfile.save(tmp_path / "committee", share.committee)
+    assert keyfile.load_share(tmp_path / "share", "pass", allow_insecure_small_keys=True) == share
+    assert keyfile.load_committee(tmp_path / "committee", allow_insecure_small_keys=True) == share.committee
+    assert share_of(keyfile.to_text(share)) == share
+    assert stat.S_IMODE((tmp_path / "share").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "committee").stat().st_mode) == 0o644
+    assert f"{share.secret:x}" not in (tmp_path / "share").read_text() + (tmp_path / "committee").read_text()
+
+
+def test_small_shares_are_refused_unless_asked_for() -> None:
+    with pytest.raises(KeyFileError, match="not secure"):
+        keyfile.share_from_text(keyfile.to_text(MEMBERS[0]))
+    with pytest.raises(KeyFileError, match="not secure"):
+        keyfile.committee_from_text(keyfile.to_text(MEMBERS[0].committee))
+
+
+def test_a_share_that_is_not_this_member_s_is_noticed() -> None:
+    """Two shares mixed up, or one of another dealing of the same key."""
+    mine, other = (json.loads(keyfile.to_text(share)) for share in MEMBERS[:2])
+    for name in ("member", "secret"):
+        with pytest.raises(KeyFileError, match="does not fit"):
+            share_of(json.dumps(mine | {name: other[name]}))
+    again = json.loads(keyfile.to_text(generate_committee(256, allow_insecure_small_keys=True)[0]))
+    for name in ("n", "fingerprint", "v", "verification_keys", "secret"):
+        with pytest.raises(KeyFileError):
+            share_of(json.dumps(mine | {name: again[name]}))
+
+
+def test_damaged_shares_are_noticed() -> None:
+    whole = json.loads(keyfile.to_text(MEMBERS[0]))
+    damage: dict[str, list[Any]] = {
+        "member": [0, 6, -1, "1", 1.0, True, None],
+        "threshold": [0, 6, "3", None, False],
+        "secret": ["", "0", "xyz", 5, None, "f" * 5000],
+        "v": ["0", "1", None, [], "f" * 5000],
+        "verification_keys": [None, [], "ab", [1], whole["verification_keys"] * 10, [["a"]]],
+    }
+    for name, values in damage.items():
+        for value in values:
+            with pytest.raises(KeyFileError):
+                share_of(json.dumps(whole | {name: value}))
+        with pytest.raises(KeyFileError):
+            share_of(json.dumps({key: value for key, value in whole.items() if key != name}))
+
+
 def test_a_locked_key_shows_nothing(insecure_key: PrivateKey) -> None:
     text = keyfile.to_text(insecure_key, "secret")
     assert f"{insecure_key.p:x}" not in text and f"{insecure_key.q:x}" not in text
@@ -90,6 +146,10 @@ def test_the_other_kind_of_key_is_named(insecure_key: PrivateKey) -> None:
         public(keyfile.to_text(insecure_key))
     with pytest.raises(KeyFileError, match="dapfl-public-key; a dapfl-private-key is needed"):
         private(keyfile.to_text(insecure_key.public_key))
+    with pytest.raises(KeyFileError, match="dapfl-committee; a dapfl-key-share is needed"):
+        share_of(keyfile.to_text(MEMBERS[0].committee))
+    with pytest.raises(KeyFileError, match="dapfl-key-share; a dapfl-private-key is needed"):
+        private(keyfile.to_text(MEMBERS[0]))
 
 
 def test_a_truncated_file_is_named(insecure_key: PrivateKey) -> None:

@@ -23,11 +23,16 @@ def ring(name: str) -> NativeRing:
 def good_calls(name: str) -> dict[str, list[Any]]:
     """Arguments that work, for every function."""
     r = ring(name)
-    constants, limbs = r._constants, r._limbs
+    constants, limbs = r.constants, r._limbs
     rows, wide = np.ones((3, 16), np.uint8), np.ones((3, 32), np.uint8)
     scales = np.zeros(2 * limbs, np.uint64)
     table = r.build_table(3, 2, 8, 1)
+    rings, exponents = np.stack([constants] * 3), rows[:, :2].copy()
+    secret = np.tile(np.frombuffer((ROOT - 1).to_bytes(16, "little"), np.uint8), (3, 1))
+    each_scale, unit = np.zeros(3 * limbs, np.uint64), np.zeros(3, np.bool_)
     return {
+        "lane_powers": [name, 3, rings, rows, 16, exponents, 2, rows, 16, wide.copy()],
+        "lane_quotients": [name, 3, rings, rows, 16, secret, 16, each_scale, rows.copy(), unit],
         "powers": [name, constants, rows, 16, b"\x05", rows, 16, scales, wide.copy()],
         "quotients": [
             name,
@@ -40,6 +45,8 @@ def good_calls(name: str) -> dict[str, list[Any]]:
         ],
         "build_table": [name, constants, b"\x03", scales[:limbs], 8, 1, 2, table],
         "table_powers": [name, constants, table, 8, 1, 2, rows[:, :2].copy(), rows, 16, scales, wide.copy()],
+        "residue_powers": [name, constants, rows, 16, b"\x05", rows.copy()],
+        "power_product": [name, constants, rows, 16, rows[:, :2].copy(), 2, wide[:1].copy()],
         "product": [name, constants, (wide, wide), wide.copy()],
         "combine": [name, constants, rows, 16, rows, 16, scales[:limbs], scales[:limbs], wide.copy(), 32],
     }
@@ -116,7 +123,7 @@ def test_nothing_is_written_around_the_result(name: str) -> None:
         frame = np.full((count + 2) * 32, 0xA5, np.uint8)
         inner = frame[32:-32]
         rows = np.full((count, 32), 1, np.uint8)
-        native._native.product(name, r._constants, (rows, rows), inner)
+        native._native.product(name, r.constants, (rows, rows), inner)
         assert (frame[:32] == 0xA5).all() and (frame[-32:] == 0xA5).all()
 
 
@@ -127,3 +134,18 @@ def test_the_rounding_of_floating_point_is_put_back(name: str) -> None:
     before = np.sqrt(numbers) / 3
     native._native.product(*good_calls(name)["product"])
     assert np.array_equal(np.sqrt(numbers) / 3, before)
+
+
+@pytest.mark.parametrize("name", native.usable())
+def test_rings_of_different_sizes_share_no_lanes(name: str) -> None:
+    small, large = ring(name), NativeEngine(name).ring((1 << 607) - 1)
+    assert isinstance(large, NativeRing)
+    rows, wide = np.ones((2, 16), np.uint8), np.ones((2, 32), np.uint8)
+    with pytest.raises(ValueError, match="wrong size"):
+        mixed = np.concatenate([small.constants, large.constants])
+        native._native.lane_powers(name, 2, mixed, rows, 16, rows, 16, rows, 16, wide)
+    for count in (0, -1, 1 << 62):
+        with pytest.raises(ValueError, match="wrong size"):
+            native._native.lane_powers(name, count, small.constants, rows, 16, rows, 16, rows, 16, wide)
+    assert not native.share_lanes([small, large])
+    assert not native.share_lanes([small])

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dapfl.crypto.compact import LEAST_RANGE, tensor_range
-from dapfl.crypto.packing import Bounds, CompactCodec, ExactCodec, ModelContext, Segment
+from dapfl.crypto.packing import Bounds, CompactCodec, ExactCodec, ReferenceModels, Segment
+from dapfl.crypto.packing.compact import LEAST_RANGE, tensor_range
 from dapfl.errors import EncodingError
 
 BOUNDS = Bounds(max_samples=1600, max_clients=20)
@@ -30,15 +30,15 @@ def test_nothing_is_lost_over_rounds(data: st.DataObject) -> None:
     residuals: list[np.ndarray | None] = [None] * len(counts)
     wanted, said = np.zeros(SIZE), np.zeros(SIZE)
     for _ in range(data.draw(st.integers(1, 5))):
-        context = ModelContext(current, previous, SEGMENTS)
+        reference = ReferenceModels(current, previous, SEGMENTS)
         batches = []
         for i, samples in enumerate(counts):
             local = (current + data.draw(spread(-1, 1)) * np.float32(reach)).astype(np.float32)
-            encoded = codec.encode(local, samples, context, residuals[i])
+            encoded = codec.encode(local, samples, reference, residuals[i])
             residuals[i] = encoded.residual
             batches.append(encoded.plaintexts)
             wanted += samples * (local.astype(np.float64) - current)
-        following = codec.decode(codec.add_plain(batches), len(counts), sum(counts), context)
+        following = codec.decode(codec.add_plain(batches), len(counts), sum(counts), reference)
         said += sum(counts) * (following.astype(np.float64) - current)
         current, previous = following, current
         left = np.sum(np.array(residuals, dtype=np.float64), axis=0)
@@ -49,14 +49,14 @@ def test_within_the_range_only_rounding_is_left_over() -> None:
     rng = np.random.default_rng(1)
     current = rng.normal(0, 0.05, SIZE).astype(np.float32)
     previous = (current - rng.normal(0, 0.01, SIZE)).astype(np.float32)
-    context = ModelContext(current, previous, SEGMENTS)
+    reference = ReferenceModels(current, previous, SEGMENTS)
     codec = CompactCodec(BOUNDS, 255)
-    encoded = codec.encode((current + rng.normal(0, 0.01, SIZE)).astype(np.float32), 600, context)
+    encoded = codec.encode((current + rng.normal(0, 0.01, SIZE)).astype(np.float32), 600, reference)
     assert encoded.deferred == 0
     for segment in SEGMENTS:
         assert encoded.residual is not None
         left = np.abs(encoded.residual[segment.start : segment.stop])
-        assert left.max() <= codec.step(context, segment) / 2 * (1 + 1e-6)
+        assert left.max() <= codec.step(reference, segment) / 2 * (1 + 1e-6)
 
 
 def test_what_lies_beyond_the_range_is_counted_and_arrives_later() -> None:
@@ -64,19 +64,19 @@ def test_what_lies_beyond_the_range_is_counted_and_arrives_later() -> None:
     current = np.zeros(SIZE, np.float32)
     local = current.copy()
     local[[3, 40]] = 2.0, -1.0
-    first = codec.encode(local, 1600, ModelContext(current, None, SEGMENTS))
+    first = codec.encode(local, 1600, ReferenceModels(current, None, SEGMENTS))
     assert first.deferred == 2
-    moved = codec.decode(first.plaintexts, 1, 1600, ModelContext(current, None, SEGMENTS))
+    moved = codec.decode(first.plaintexts, 1, 1600, ReferenceModels(current, None, SEGMENTS))
     np.testing.assert_allclose(moved[[3, 40]], [0.25, -0.25])
 
     # The client wants nothing new; the range has grown with the step just made.
     deferred = first.deferred
     previous, residual = current, first.residual
     for _ in range(3):
-        context = ModelContext(moved, previous, SEGMENTS)
-        encoded = codec.encode(moved, 1600, context, residual)
+        reference = ReferenceModels(moved, previous, SEGMENTS)
+        encoded = codec.encode(moved, 1600, reference, residual)
         previous, residual = moved, encoded.residual
-        moved = codec.decode(encoded.plaintexts, 1, 1600, context)
+        moved = codec.decode(encoded.plaintexts, 1, 1600, reference)
         assert encoded.deferred <= deferred
         deferred = encoded.deferred
     assert deferred == 0
@@ -87,21 +87,21 @@ def test_residuals_keep_small_steps_alive() -> None:
     """A step far below one slot unit moves the mean over many rounds instead of vanishing."""
     codec = CompactCodec(BOUNDS, 255)
     current = np.full(SIZE, 0.5, np.float32)
-    context = ModelContext(current, None, SEGMENTS)
-    tiny = np.float32(codec.step(context, SEGMENTS[0]) / 600 / 10)
+    reference = ReferenceModels(current, None, SEGMENTS)
+    tiny = np.float32(codec.step(reference, SEGMENTS[0]) / 600 / 10)
     residual, total = None, np.zeros(SIZE)
     for _ in range(1000):
-        encoded = codec.encode(current + tiny, 600, context, residual)
+        encoded = codec.encode(current + tiny, 600, reference, residual)
         residual = encoded.residual
-        total += codec.decode(encoded.plaintexts, 1, 600, context).astype(np.float64) - current
+        total += codec.decode(encoded.plaintexts, 1, 600, reference).astype(np.float64) - current
     np.testing.assert_allclose(total, 1000 * ((current + tiny).astype(np.float64) - current), rtol=0.01)
 
 
 def test_the_range_follows_the_model() -> None:
     def range_of(current: list[float], previous: list[float] | None, nonnegative: bool = False) -> float:
         before = None if previous is None else np.float32(previous)
-        context = ModelContext(np.float32(current), before, (Segment("w", 0, 2, nonnegative),))
-        return tensor_range(context, context.segments[0])
+        reference = ReferenceModels(np.float32(current), before, (Segment("w", 0, 2, nonnegative),))
+        return tensor_range(reference, reference.segments[0])
 
     assert range_of([0.0, 0.0], None) == 0.25
     assert range_of([3.0, -1.0], None) == 3.0
@@ -117,10 +117,10 @@ def test_a_variance_never_turns_negative() -> None:
     current = np.float32([10.0, 10.0, 1e-4])
     for nonnegative in (True, False):
         segments = (Segment("bn.running_var", 0, 3, nonnegative),)
-        context = ModelContext(current, current * np.float32(0.999), segments)
+        reference = ReferenceModels(current, current * np.float32(0.999), segments)
         residual = np.float32([0, 0, -6.0])
-        encoded = codec.encode(np.float32([0, 9.9, 1e-5]), 600, context, residual)
-        decoded = codec.decode(encoded.plaintexts, 1, 600, context)
+        encoded = codec.encode(np.float32([0, 9.9, 1e-5]), 600, reference, residual)
+        decoded = codec.decode(encoded.plaintexts, 1, 600, reference)
         assert (decoded.min() >= 0) == nonnegative
 
 
@@ -128,7 +128,7 @@ def test_a_broken_global_model_is_named() -> None:
     codec = CompactCodec(BOUNDS, 255)
     broken = np.float32([1.0, np.nan])
     with pytest.raises(EncodingError, match="not finite"):
-        codec.encode(np.zeros(2, np.float32), 1, ModelContext(broken))
+        codec.encode(np.zeros(2, np.float32), 1, ReferenceModels(broken))
 
 
 def test_compact_is_close_to_exact_in_a_federation() -> None:
@@ -137,13 +137,14 @@ def test_compact_is_close_to_exact_in_a_federation() -> None:
     size = 5000
     current = rng.uniform(-0.2, 0.2, size).astype(np.float32)
     previous = (current - rng.normal(0, 0.01, size)).astype(np.float32)
-    context = ModelContext(current, previous)
+    reference = ReferenceModels(current, previous)
     counts = rng.normal(600, 200, 20).clip(32, 1600).astype(int)
     locals_ = [(current + rng.normal(0, 0.01, size)).astype(np.float32) for _ in counts]
     models = []
     for codec in (ExactCodec(BOUNDS, 255), CompactCodec(BOUNDS, 255)):
         batches = [
-            codec.encode(local, int(n), context).plaintexts for local, n in zip(locals_, counts, strict=True)
+            codec.encode(local, int(n), reference).plaintexts
+            for local, n in zip(locals_, counts, strict=True)
         ]
-        models.append(codec.decode(codec.add_plain(batches), 20, int(counts.sum()), context))
+        models.append(codec.decode(codec.add_plain(batches), 20, int(counts.sum()), reference))
     assert np.sqrt(np.mean((models[0] - models[1]) ** 2)) < 2e-5

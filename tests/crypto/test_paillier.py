@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dapfl.crypto.engine import available_engines, set_threads, to_ints, to_rows
+from dapfl.crypto.engines.base import available_engines, set_threads, to_ints, to_rows
 from dapfl.crypto.paillier import PrivateKey, PublicKey, generate_keypair
 from dapfl.errors import ConfigError, CryptoError, InvalidCiphertext, KeyGenerationError
 

@@ -1,13 +1,14 @@
 """Signatures: only the owner makes them, only for this message, only one for each."""
 
+import gmpy2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dapfl.crypto.engine import available_engines
+from dapfl.crypto.engines.base import available_engines
 from dapfl.crypto.paillier import PrivateKey
 from dapfl.crypto.signature import hash_to_unit, sign, signature_bytes, verify
-from dapfl.errors import InvalidSignature
+from dapfl.errors import InvalidSignature, SigningFault
 
 PROPERTY = settings(
     derandomize=True,
@@ -85,3 +86,43 @@ def test_a_ciphertext_is_no_signature_of_its_own_hash(insecure_key: PrivateKey) 
     signature = (5).to_bytes(64, "little") + (7).to_bytes(64, "little")
     with pytest.raises(InvalidSignature):
         verify(forged.to_bytes(128, "little"), signature, public)
+
+
+def factor_from(message: bytes, sigma: int, tilde: int, key: PrivateKey) -> int:
+    """What anyone computes from one faulty signature: gcd(g^σ·σ̃ⁿ − h, n)."""
+    public = key.public_key
+    return int(gmpy2.gcd(public.encrypt_int(sigma, tilde) - hash_to_unit(message, public), public.n))
+
+
+def test_a_fault_in_the_root_never_leaves_as_a_signature(
+    insecure_key: PrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, real = insecure_key, gmpy2.powmod_sec
+    faulty: list[int] = []
+
+    def powmod_sec(base: int, exponent: int, modulus: int) -> int:
+        result = real(base, exponent, modulus)
+        if modulus != key.p:
+            return result
+        faulty.append(int(result ^ 2))  # one flipped bit in the half modulo p
+        return faulty[-1]
+
+    width = key.public_key.modulus_bytes
+    good = sign(b"message", key)
+    sigma, tilde = (int.from_bytes(half, "little") for half in (good[:width], good[width:]))
+    with monkeypatch.context() as patch:
+        patch.setattr("dapfl.crypto.signature.gmpy2.powmod_sec", powmod_sec)
+        with pytest.raises(SigningFault, match="discarded"):
+            sign(b"message", key)
+    bad = int(faulty[0] + key.p * ((tilde - faulty[0]) * gmpy2.invert(key.p, key.q) % key.q))
+    assert factor_from(b"message", sigma, bad, key) in (key.p, key.q)  # it would have given the key away
+
+
+def test_a_fault_in_sigma_never_leaves_as_a_signature(
+    insecure_key: PrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = PrivateKey.decrypt_int
+    with monkeypatch.context() as patch:
+        patch.setattr(PrivateKey, "decrypt_int", lambda key, h: (real(key, h) + key.q) % key.public_key.n)
+        with pytest.raises(SigningFault):
+            sign(b"message", insecure_key)

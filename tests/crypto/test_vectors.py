@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dapfl.crypto.engine import available_engines
+from dapfl.crypto.engines.base import available_engines
 from dapfl.crypto.envelope import envelope_named
 from dapfl.crypto.keyfile import private_from_text, public_from_text
 from dapfl.crypto.paillier import keypair_from_primes

@@ -154,11 +154,14 @@ def test_the_command_prints_an_address_serves_and_ends_on_ctrl_c(tmp_path):
     write_run(tmp_path, count=1)
     command = [sys.executable, "-m", "dapfl.cli", "watch", str(tmp_path), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        address = process.stdout.readline().strip()
-        port = int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)/", address)[1])
-        answer, _ = Browser(port).get("/")
-        process.send_signal(signal.SIGINT)
-        _, words = process.communicate(timeout=60)
+        try:
+            address = process.stdout.readline().strip()
+            port = int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)/", address)[1])
+            answer, _ = Browser(port).get("/")
+            process.send_signal(signal.SIGINT)
+            _, words = process.communicate(timeout=60)
+        finally:
+            process.kill()  # nothing is left running when the test fails
     assert answer.status == 200
     assert process.returncode == 0
     assert "Traceback" not in words

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from dapfl.experiments.measures import grouped
-from dapfl.experiments.page import page as report_page
-from dapfl.experiments.results import find_runs
+from dapfl.reporting.measures import grouped
+from dapfl.reporting.page import page as report_page
+from dapfl.runs.results import find_runs
 from tests.dashboard.live import serving
 from tests.dashboard.looks import tab_stops, too_faint, traces
 from tests.fake_runs import manifest, rounds, write_comparison, write_run

@@ -5,7 +5,7 @@ import pytest
 
 from dapfl.dashboard.follower import Follower
 from dapfl.dashboard.views import MOST_CLIENTS
-from dapfl.experiments.store import RunDirectory
+from dapfl.runs.directory import RunDirectory
 from tests.fake_runs import manifest, rounds, write_run
 
 
@@ -129,6 +129,7 @@ def test_views_hold_the_numbers_of_rounds_jsonl(tmp_path):
         "loss",
         "accuracy",
         "f1",
+        "worst_accuracy",
         "participants",
         "violations",
         "bytes_up",
@@ -187,3 +188,28 @@ def test_nothing_secret_can_reach_the_page(tmp_path):
     follower.refresh()
     assert len(follower.state.rounds) == 2
     assert b"hunter2" not in follower.state.update().to_json()
+
+
+def test_clients_are_called_by_the_names_that_their_data_give_them(tmp_path):
+    path = write_run(tmp_path, count=1)
+    manifest = json.loads((path / "manifest.json").read_text())
+    names = [f"person {number}" for number in range(1, 21)]
+    (path / "manifest.json").write_text(json.dumps({**manifest, "client_names": names}))
+    follower = Follower(path)
+    follower.refresh()
+    assert shown(follower.state.update())["facts"]["client_names"] == names
+
+
+def test_of_many_clients_those_that_were_not_called_come_last(tmp_path):
+    path = write_run(tmp_path, count=1, clients=300)
+    lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+    for client in lines[0]["clients"]:
+        client["status"] = "accepted" if client["id"] > 280 else "unselected"
+    lines[0]["clients"][290]["status"] = "over-budget"
+    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    follower = Follower(path)
+    follower.refresh()
+    sent = [client["id"] for client in shown(follower.state.update())["clients"]]
+    assert len(sent) == 200
+    assert set(range(281, 301)) <= set(sent)
+    assert sent == sorted(sent)

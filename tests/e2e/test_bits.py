@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from dapfl.config import RunConfig, override
-from dapfl.crypto.engine import available_engines
-from dapfl.experiments.runner import start
+from dapfl.crypto.engines.base import available_engines
+from dapfl.runs.session import start
 
 CONFIG = RunConfig(
     setting="fixed", eta=0.01, alpha=1, clients=3, rounds=2, seed=1, mean_samples=64, std_samples=8

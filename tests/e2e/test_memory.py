@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 
 from dapfl.config import RunConfig, override
-from dapfl.experiments.runner import start
+from dapfl.runs.session import start
 
 
 def test_memory_stays_flat_over_200_rounds(tmp_path: Path) -> None:

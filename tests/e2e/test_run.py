@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from dapfl.cli import main
-from dapfl.experiments.results import read_manifest
 from dapfl.learning.tasks import get_task
+from dapfl.runs.directory import RunDirectory
 
 CONFIG = """
 task = "logistic-mnist"
@@ -124,7 +124,7 @@ def test_a_killed_run_resumes_to_the_result_of_one_never_stopped(
             if line.startswith("Rounds: 2/"):
                 break
         os.killpg(process.pid, signal.SIGKILL)
-    assert read_manifest(tmp_path / "killed").status == "stopped"
+    assert RunDirectory(tmp_path / "killed").read_manifest().status == "stopped"
     resumed = dapfl_run("--resume", tmp_path / "killed")
     assert resumed.returncode == 0, resumed.stderr
     assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
@@ -142,14 +142,36 @@ def test_control_c_stops_cleanly_and_the_run_can_be_resumed(config: Path, tmp_pa
         rest = process.stderr.read()
     assert process.returncode == 130
     assert "Traceback" not in rest
+    assert f"To go on: dapfl run --resume {tmp_path / 'run'}" in rest
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["status"] == "stopped"
     assert dapfl_run("--resume", tmp_path / "run").returncode == 0
     assert len(lines(tmp_path / "run")) == 50
 
 
-def test_no_secret_is_left_in_a_finished_run(config: Path, tmp_path: Path) -> None:
-    (path,) = run_all(config, tmp_path, {"run": ()})
-    assert not (path / "keys").exists()
+def test_a_run_that_aggregated_nothing_says_so_last_and_exits_with_1(config: Path, tmp_path: Path) -> None:
+    task = Path(__file__).parents[1] / "runs" / "faulty_tasks.py"
+    flags = ("--config", config, "--rounds", 2, "--encryption", "none", "--out", tmp_path / "run")
+    done = dapfl_run(*flags, "--task", f"{task}:NAN_DATA")
+    assert done.returncode == 1
+    assert "lost: client 1" in done.stdout and "dapfl report" not in done.stdout
+    last = done.stderr.splitlines()[-1]
+    assert "no trained model" in last and "bad-data 10" in last and "clean them" in last
+    assert not (tmp_path / "run" / "model.npz").exists()
+
+
+def test_a_finished_run_can_be_extended_and_its_keys_are_for_its_owner_only(
+    config: Path, tmp_path: Path
+) -> None:
+    # The agent of dap-fl looks at the number of rounds, so that a longer run differs from the start.
+    paper = ("--setting", "dap-fl-paper")
+    (path, whole) = run_all(config, tmp_path, {"run": paper, "whole": (*paper, "--rounds", 6)})
+    assert (path / "keys").stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in (path / "keys").glob("*.keys")} == {0o600}
+    extended = dapfl_run("--resume", path, "--rounds", 6)
+    assert extended.returncode == 0, extended.stderr
+    assert "extended from 4 to 6 rounds" in extended.stderr
+    assert model(path) == model(whole)
+    assert lines(path) == lines(whole)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +184,8 @@ def test_no_secret_is_left_in_a_finished_run(config: Path, tmp_path: Path) -> No
         (("--rounds", "many"), "many"),
         (("--encryption", "rot13"), "rot13"),
         (("--key-bits", "512"), "insecure"),
+        (("--key-bits", "1000000"), "16384"),
+        (("--partition", "own"), "--own-data"),
         (("--config", "nowhere.toml"), "nowhere.toml"),
         (("--partition", "odd"), "odd"),
         (("--clients", "2"), "cohort"),

@@ -27,7 +27,7 @@ class Counter:
         self.count += 1
         return b"%d:%d:%s" % (self.client, self.count, message)
 
-    def state(self) -> bytes:
+    def saved_state(self) -> bytes:
         return str(self.count).encode()
 
     def restore(self, state: bytes) -> None:
@@ -36,7 +36,7 @@ class Counter:
 
 @dataclass
 class Mortal(Counter):
-    """Kills its worker on the message `die`, as long as `lives` says so in a file outside the process."""
+    """Kills its worker on the message `die`, the first `deaths` times; files in `folder` count them."""
 
     folder: Path = field(default=Path())
     deaths: int = 1
@@ -47,6 +47,17 @@ class Mortal(Counter):
             (self.folder / f"death-{marks}").touch()
             os._exit(9)
         return super().handle(message)
+
+
+@dataclass
+class Fragile(Mortal):
+    """Kills its worker on the message `die` too, and then once more while it is built again."""
+
+    def __post_init__(self) -> None:
+        builds = len(list(self.folder.glob("build-*")))
+        (self.folder / f"build-{builds}").touch()
+        if builds == 1:
+            os._exit(9)
 
 
 @dataclass
@@ -67,4 +78,13 @@ class Slow(Counter):
         if message == b"slow":
             while not self.gate.exists():
                 pass
+        return super().handle(message)
+
+
+@dataclass
+class Opening(Slow):
+    """Makes the file that a `Slow` client waits for."""
+
+    def handle(self, message: bytes) -> bytes:
+        self.gate.touch()
         return super().handle(message)

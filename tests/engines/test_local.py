@@ -1,4 +1,4 @@
-"""The local engine carries bytes, keeps states, and survives its workers."""
+"""The local engine delivers messages, keeps states, and restarts workers that die."""
 
 import os
 import signal
@@ -9,7 +9,16 @@ import pytest
 
 from dapfl.engines.local import WorkerPool
 from dapfl.errors import DataError
-from tests.engines.handlers import Counter, Mortal, Raising, Shared, Slow, without_data
+from tests.engines.handlers import (
+    Counter,
+    Fragile,
+    Mortal,
+    Opening,
+    Raising,
+    Shared,
+    Slow,
+    without_data,
+)
 
 CLIENTS = range(1, 6)
 
@@ -53,23 +62,40 @@ def test_a_killed_worker_is_restarted_and_its_clients_lose_nothing() -> None:
 
 
 def test_a_client_that_kills_its_worker_once_is_redone(tmp_path: Path) -> None:
-    recipes = counters() | {3: partial(Mortal, 3, folder=tmp_path, deaths=1)}
-    with WorkerPool(recipes, Shared, workers=1) as pool:
+    factories = counters() | {3: partial(Mortal, 3, folder=tmp_path, deaths=1)}
+    with WorkerPool(factories, Shared, workers=1) as pool:
         replies, failures = pool.exchange(to_all(b"die"), timeout=60)
     assert failures == {}
     assert replies == {client: b"%d:1:die" % client for client in CLIENTS}
 
 
 def test_a_client_that_keeps_killing_its_worker_fails_and_the_others_go_on(tmp_path: Path) -> None:
-    recipes = counters() | {3: partial(Mortal, 3, folder=tmp_path, deaths=99)}
-    with WorkerPool(recipes, Shared, workers=1) as pool:
+    factories = counters() | {3: partial(Mortal, 3, folder=tmp_path, deaths=99)}
+    with WorkerPool(factories, Shared, workers=1) as pool:
         replies, failures = pool.exchange(to_all(b"die"), timeout=60)
         assert failures == {3: "worker-died"}
         assert sorted(replies) == [1, 2, 4, 5]
         assert pool.exchange(to_all(b"ok"), timeout=60)[1] == {}
 
 
-def test_an_exception_leaves_the_worker_only_as_a_name() -> None:
+def test_a_worker_that_dies_again_while_it_is_restarted_loses_no_message(tmp_path: Path) -> None:
+    factories = counters() | {3: partial(Fragile, 3, folder=tmp_path, deaths=1)}
+    with WorkerPool(factories, Shared, workers=1) as pool:
+        replies, failures = pool.exchange(to_all(b"die") | {5: b"other"}, timeout=60)
+    assert failures == {}
+    assert replies == {client: b"%d:1:die" % client for client in CLIENTS} | {5: b"5:1:other"}
+    assert len(list(tmp_path.glob("build-*"))) == 3
+
+
+def test_replies_are_in_the_order_of_the_clients_whichever_worker_is_faster(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    factories = {1: partial(Slow, 1, gate=gate), 2: partial(Opening, 2, gate=gate)}
+    with WorkerPool(factories, Shared, workers=2) as pool:
+        replies, _ = pool.exchange({1: b"slow", 2: b"slow"}, timeout=60)
+    assert list(replies) == [1, 2]
+
+
+def test_an_exception_leaves_the_worker_only_as_a_code() -> None:
     with WorkerPool(counters() | {2: partial(Raising, 2)}, Shared, workers=1) as pool:
         replies, failures = pool.exchange(to_all(b"x"), timeout=60)
     assert failures == {2: "client-error"}
@@ -80,8 +106,8 @@ def test_a_late_client_is_left_out_and_its_late_answer_does_not_count_for_the_ne
     tmp_path: Path,
 ) -> None:
     gate = tmp_path / "gate"
-    recipes = counters() | {1: partial(Slow, 1, gate=gate)}
-    with WorkerPool(recipes, Shared, workers=5) as pool:
+    factories = counters() | {1: partial(Slow, 1, gate=gate)}
+    with WorkerPool(factories, Shared, workers=5) as pool:
         replies, failures = pool.exchange(to_all(b"slow"), timeout=3.0)
         assert failures == {1: "late"}
         assert sorted(replies) == [2, 3, 4, 5]

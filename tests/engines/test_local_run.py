@@ -9,8 +9,8 @@ import pytest
 
 from dapfl.config import CryptoConfig, RunConfig
 from dapfl.engines.local import WorkerPool
-from dapfl.experiments.runner import start
 from dapfl.federation.records import RoundRecord
+from dapfl.runs.session import start
 
 TASK = Path(__file__).with_name("tiny_task.py")
 CONFIG = RunConfig(
@@ -39,15 +39,16 @@ def test_a_run_whose_worker_dies_gives_the_bits_of_one_whose_workers_live(
     expected = played(tmp_path / "lived", inline=True)
     take, taken = WorkerPool._take, 0
 
-    def take_and_kill(self: WorkerPool, worker, *rest) -> None:  # type: ignore[no-untyped-def]
+    def take_and_kill(self: WorkerPool, worker, *rest):  # type: ignore[no-untyped-def]
         nonlocal taken
-        take(self, worker, *rest)
+        result = take(self, worker, *rest)
         taken += 1
-        if taken == 8 + 3:  # amid the uploads of round 1; a round has five, and three answers about W(t+1)
+        if taken == 10 + 3:  # amid the uploads of round 1; a round has five, and five answers about W(t+1)
             assert worker.current.clients == (4, 5)
             os.kill(worker.process.pid, signal.SIGKILL)
+        return result
 
     monkeypatch.setattr(WorkerPool, "_take", take_and_kill)
     died = played(tmp_path / "died", inline=False)
-    assert taken == 3 * 8
+    assert taken == 3 * 10
     assert died == expected

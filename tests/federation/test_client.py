@@ -2,9 +2,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from dapfl.config import ActionSpace, PolicyConfig, ResourceConfig
+from dapfl.config import ActionSpace, AgentConfig, PolicyConfig, ResourceConfig
 from dapfl.errors import ProtocolError
 from dapfl.federation.client import Client
+from dapfl.federation.global_model.models import commitment_of
 from dapfl.federation.messages import (
     VERSION,
     Answer,
@@ -17,15 +18,15 @@ from dapfl.federation.messages import (
     Signed,
     Upload,
     decode_delivery,
+    decode_report,
     decode_server_body,
     digest,
     encode,
 )
-from dapfl.federation.models import commitment_of
 from dapfl.federation.transport import SERVER
 from dapfl.resources import MeasuredResources
 from dapfl.tuning.policy import Choice, HyperparameterPolicy
-from tests.federation.small import Learner, Small, initial_weights
+from tests.federation.small import Learner, Recording, Small, initial_weights
 
 
 def reply(small: Small, client: int, message: bytes):
@@ -39,11 +40,13 @@ def test_a_call_is_answered_by_a_contribution_bound_to_it():
     message = small.server.open_round(0, [1])[1]
     body = reply(small, 1, message)
     assert isinstance(body, Upload)
-    assert body.context == Context(VERSION, small.federation_id, 0, 1, SERVER, small.server.lineage.head.name)
+    assert body.context == Context(VERSION, small.scope, 0, 1, SERVER, small.server.memory.history.head.name)
     assert body.answers == digest(decode_delivery(message, 10**6).parts[-1].body)
     assert body.commitment == commitment_of(initial_weights())
-    assert body.report.refused == ()
-    assert {"open", "evaluate", "agent", "train", "encode", "encrypt"} == set(body.report.seconds)
+    assert decode_report(body.report).refused == ()
+    assert {"open", "evaluate", "agent", "train", "encode", "encrypt"} == set(
+        decode_report(body.report).seconds
+    )
 
 
 def test_what_leaves_a_client_is_sealed_and_holds_no_weights():
@@ -68,7 +71,7 @@ def test_a_standalone_client_gives_the_same_answer_again():
     first = small.parts[1].handle(message)
     assert small.parts[1].handle(message) == first
     restored = small.client(1)
-    restored.restore(small.parts[1].state())
+    restored.restore(small.parts[1].saved_state())
     assert restored.handle(message) == first
 
 
@@ -84,9 +87,9 @@ def test_refusals_are_reported_with_the_next_contribution():
     small.parts[1].handle(b"junk")
     small.parts[1].handle(b"")
     body = reply(small, 1, small.server.open_round(0, [1])[1])
-    assert body.report.refused == ("malformed", "malformed")
+    assert decode_report(body.report).refused == ("malformed", "malformed")
     body = reply(small, 1, small.server.open_round(1, [1])[1])
-    assert body.report.refused == ()
+    assert decode_report(body.report).refused == ()
 
 
 def test_refusals_do_not_pile_up_without_end():
@@ -94,20 +97,22 @@ def test_refusals_do_not_pile_up_without_end():
     for _ in range(40):
         small.parts[1].handle(b"junk")
     body = reply(small, 1, small.server.open_round(0, [1])[1])
-    assert body.report.refused == ("malformed",) * 16
+    assert decode_report(body.report).refused == ("malformed",) * 16
 
 
 def test_the_global_model_is_shown_to_cs_only_when_asked():
-    small = Small()
+    small = Small(wrap=lambda _, transport: Recording(transport))
     small.play(1)
-    small.server.ledger.round += 1  # these clients have been asked for W(1) already
-    messages = small.server.request_model([1], [2])
-    whole, witness = reply(small, 1, messages[1]), reply(small, 2, messages[2])
+    calls, requests = small.transport.replies
+    assert all(isinstance(small.server.open(c, data)[0], Upload) for c, data in calls.items())
+    (whole,), *witnesses = (small.server.open(client, data) for client, data in requests.items())
     assert isinstance(whole, Answer)
     assert np.frombuffer(whole.weights, "<f4").tobytes() == small.federation.weights.tobytes()
-    assert isinstance(witness, Answer)
-    assert witness.weights == b""
-    assert witness.commitment == whole.commitment == commitment_of(small.federation.weights)
+    assert len(witnesses) == 3
+    for (witness,) in witnesses:
+        assert isinstance(witness, Answer)
+        assert witness.weights == b""
+        assert witness.commitment == whole.commitment == commitment_of(small.federation.weights)
 
 
 def test_a_plan_over_the_budget_is_told_without_a_contribution():
@@ -115,12 +120,12 @@ def test_a_plan_over_the_budget_is_told_without_a_contribution():
     body = reply(small, 1, small.server.open_round(0, [1])[1])
     assert isinstance(body, Notice)
     assert body.outcome == "over-budget"
-    assert body.report.cost == 5.0
-    assert body.report.epochs == 0
+    assert decode_report(body.report).cost == 5.0
+    assert decode_report(body.report).epochs == 0
 
 
 def test_a_client_with_more_samples_than_declared_says_so_itself():
-    small = Small(learners={1: Learner(1, samples=101)})
+    small = Small(learners={1: Learner(1, sample_count=101)})
     body = reply(small, 1, small.server.open_round(0, [1])[1])
     assert isinstance(body, Refusal)
     assert body.reason == "absurd-size"
@@ -162,7 +167,7 @@ def test_a_delivery_without_an_order_or_with_two_is_refused():
     model, call = decode_delivery(small.server.open_round(0, [1])[1], 10**6).parts
     assert reply(small, 1, encode(Delivery(VERSION, (model,)))).reason == "malformed"
     assert reply(small, 1, encode(Delivery(VERSION, (model, call, call)))).reason == "duplicate"
-    body = encode(Request(Context(VERSION, small.federation_id, 0, SERVER, 1, bytes(32)), whole=True))
+    body = encode(Request(Context(VERSION, small.scope, 0, SERVER, 1, bytes(32)), whole=True))
     other = Signed(body, small.server_suite().sign(body))
     assert reply(small, 1, encode(Delivery(VERSION, (model, call, other)))).reason == "malformed"
 
@@ -170,9 +175,9 @@ def test_a_delivery_without_an_order_or_with_two_is_refused():
 def test_a_refused_message_leaves_no_trace_in_the_model():
     small = Small()
     small.play(1)
-    before = small.parts[1].state()
+    before = small.parts[1].saved_state()
     small.parts[1].handle(b"junk")
-    after = small.parts[1].state()
+    after = small.parts[1].saved_state()
     a, b = (msgspec.msgpack.decode(state) for state in (before, after))
     assert b.pop("refused") == ["malformed"]
     a.pop("refused")
@@ -182,7 +187,7 @@ def test_a_refused_message_leaves_no_trace_in_the_model():
 def test_state_of_another_client_or_damaged_is_refused():
     small = Small()
     with pytest.raises(ProtocolError, match="state of client 1, not 2"):
-        small.parts[2].restore(small.parts[1].state())
+        small.parts[2].restore(small.parts[1].saved_state())
     with pytest.raises(ProtocolError, match="damaged"):
         small.parts[2].restore(b"junk")
 
@@ -223,7 +228,7 @@ def test_the_policy_sees_the_state_the_resources_and_what_came_of_it():
     assert (situation.round, situation.rounds, situation.samples) == (0, 10, 25)
     assert (situation.budget, situation.epoch_cost, situation.transfer_cost) == (20.0, 1.0, 1.0)
     assert outcome.completed
-    assert outcome.loss_after == body.report.local_loss < state.loss
+    assert outcome.loss_after == decode_report(body.report).local_loss < state.loss
 
 
 def test_measured_resources_learn_from_the_training_and_survive():
@@ -238,19 +243,20 @@ def test_measured_resources_learn_from_the_training_and_survive():
     assert measured.transfer_cost == 0.25
     again = small.client(1)
     again._training.resources = MeasuredResources(ResourceConfig(source="measured"), battery=lambda: None)
-    again.restore(small.parts[1].state())
+    again.restore(small.parts[1].saved_state())
     assert again._training.resources.at(1) == measured
 
 
 def test_an_agent_goes_on_exactly_where_it_was_saved():
-    policy = PolicyConfig(kind="ddpg", space=ActionSpace())
+    agent = AgentConfig(warm_start=None)  # the search for the unit goes over several rounds here
+    policy = PolicyConfig(kind="ddpg", space=ActionSpace(), agent=agent)
     whole, parted = Small(policy=policy, encryption="none"), Small(policy=policy, encryption="none")
     records = whole.play(4)
     first = list(parted.federation.rounds(2))
     resumed = Small(policy=policy, encryption="none")
     for client, part in parted.parts.items():
-        resumed.parts[client].restore(part.state())
-    resumed.federation.restore(parted.federation.state())
+        resumed.parts[client].restore(part.saved_state())
+    resumed.federation.restore(parted.federation.saved_state())
     second = list(resumed.federation.rounds(4))
     for a, b in zip(records, first + second, strict=True):
         assert msgspec.structs.replace(a, seconds={}) == msgspec.structs.replace(b, seconds={})

@@ -127,13 +127,13 @@ def test_small_keys_need_an_argument_that_says_insecure(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda text: text[: len(text) // 2], "no whole JSON"),
-        (lambda text: json.dumps({"format": "other"}), "no key bundle"),
+        (lambda text: text[: len(text) // 2], "not complete JSON"),
+        (lambda text: json.dumps({"format": "other"}), "not a key bundle"),
         (lambda text: text.replace('"version": 1,', '"version": 9,', 1), "version 9"),
         (lambda text: text.replace('"role"', '"rule"'), "damaged"),
         (lambda text: text.replace('"sk_i_sign"', '"sk_j_sign"'), "damaged"),
         (lambda text: text.replace('\\"p\\": \\"', '\\"p\\": \\"1'), "key"),
-        (lambda text: "[" * 100_000, "no whole JSON"),
+        (lambda text: "[" * 100_000, "not complete JSON"),
     ],
 )
 def test_damaged_files_are_named(tmp_path, damage, message):

@@ -16,9 +16,12 @@ from dapfl.federation.messages import (
     Delivery,
     Initial,
     Notice,
+    Proposal,
     Refusal,
+    Report,
     Request,
     Sealed,
+    Share,
     Signed,
     Snapshot,
     Upload,
@@ -36,16 +39,19 @@ CONTEXT = Context(VERSION, bytes(range(16)), 3, 0, -1, bytes(range(32)))
 REPORT = ClientReport(outcome="trained", eta=0.1, alpha=3, seconds={"train": 1.5}, refused=("replayed",))
 SERVER_BODIES = [
     Initial(CONTEXT, b"\x00\x00\x80?"),
-    Snapshot(CONTEXT, b"box"),
+    Snapshot(CONTEXT, b"box", (1, 2, 5)),
     Aggregate(CONTEXT, (1, 2, 5), b"numbers", b"count"),
     Call(CONTEXT),
     Request(CONTEXT, whole=True),
+    Proposal(CONTEXT, (Signed(b"upload", b"signature"),), (b"count",)),
 ]
 CLIENT_BODIES = [
-    Upload(CONTEXT, bytes(32), bytes(32), b"numbers", b"count", REPORT),
-    Upload(CONTEXT, bytes(32), bytes(32), b"", b"", None),
-    Notice(CONTEXT, bytes(32), bytes(32), "over-budget", REPORT),
+    Upload(CONTEXT, bytes(32), bytes(32), b"numbers", b"count", encode(REPORT)),
+    Upload(CONTEXT, bytes(32), bytes(32), b"", b"", b""),
+    Notice(CONTEXT, bytes(32), bytes(32), "over-budget", encode(REPORT)),
+    Report(CONTEXT, bytes(32), encode(REPORT)),
     Answer(CONTEXT, bytes(32), bytes(32), b"weights"),
+    Share(CONTEXT, bytes(32), b"numbers", b"proof"),
     Refusal(CONTEXT, bytes(32), "bad-signature"),
 ]
 DECODERS = [
@@ -179,5 +185,6 @@ def test_the_worked_example_of_the_documentation_is_true():
     text = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text("utf-8")
     (block,) = re.findall(r"```hex\n(.*?)```", text, re.DOTALL)
     shown = bytes.fromhex("".join(line.partition("#")[0] for line in block.splitlines()))
-    call = Call(Context(VERSION, bytes(range(16)), 3, 0, -1, digest(b"dapfl")))
+    run = bytes.fromhex("00066080b243e000a0a1a2a3a4a5a6a7")
+    call = Call(Context(VERSION, bytes(range(16)) + run, 3, 0, -1, digest(b"dapfl")))
     assert shown == encode(Delivery(VERSION, (Signed(encode(call), b""),)))

@@ -2,8 +2,11 @@ import json
 import math
 from typing import Any
 
-from dapfl.federation.models import Vector
-from dapfl.federation.records import ClientRecord, ClientReport, Rejection, RoundRecord
+import msgspec
+import pytest
+
+from dapfl.arrays import Vector
+from dapfl.federation.records import ClientRecord, ClientReport, Rejection, RoundRecord, Status
 from tests.federation.small import Learner, Small
 
 ROUND_KEYS = [
@@ -11,6 +14,8 @@ ROUND_KEYS = [
     "loss",
     "accuracy",
     "f1",
+    "worst_accuracy",
+    "accuracy_spread",
     "participants",
     "violations",
     "rejected",
@@ -21,7 +26,9 @@ ROUND_KEYS = [
     "wasted_epochs",
     "epochs",
     "cohort",
+    "decrypted_by",
     "seconds",
+    "metrics",
     "clients",
 ]
 CLIENT_KEYS = {
@@ -46,6 +53,10 @@ CLIENT_KEYS = {
     "q",
     "local_loss",
     "deferred",
+    "unit",
+    "trial_epochs",
+    "metrics",
+    "accuracy",
 }
 
 
@@ -57,15 +68,37 @@ def test_a_line_has_the_keys_that_others_script_against():
 
 
 def test_a_client_that_tells_nothing_has_the_same_keys():
-    line = json.loads(RoundRecord(round=0, clients=(ClientRecord.of(3, "failed:late", None),)).to_json())
+    line = json.loads(
+        RoundRecord(round=0, clients=(ClientRecord.of(3, Status.FAILED.because("late"), None),)).to_json()
+    )
     (client,) = line["clients"]
     assert set(client) == CLIENT_KEYS
     assert (client["id"], client["status"], client["eta"]) == (3, "failed:late", None)
 
 
+@pytest.mark.parametrize("text", ["accepted", "over-budget", "failed:late", "rejected:odd:reason", "failed:"])
+def test_a_status_is_the_same_text_in_every_encoding(text):
+    record = RoundRecord(round=0, clients=(ClientRecord.of(1, Status(text), None),))
+    assert json.loads(record.to_json())["clients"][0]["status"] == text
+    again = RoundRecord.from_json(record.to_json())
+    assert again == record
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=RoundRecord) == record
+    status = again.clients[0].status
+    assert (status.kind.value, status.reason) == (text.partition(":")[0], text.partition(":")[2])
+    assert status.kind in list(Status)
+
+
+@pytest.mark.parametrize("text", ["", "fine", "accepted:twice", "unselected:why", ":late"])
+def test_what_is_no_status_is_refused(text):
+    with pytest.raises(ValueError, match="not a valid Status"):
+        Status(text)
+    with pytest.raises(msgspec.ValidationError):
+        RoundRecord.from_json(b'{"round":0,"clients":[{"id":1,"status":"%b"}]}' % text.encode())
+
+
 def test_a_report_becomes_a_record():
     report = ClientReport(outcome="trained", eta=0.1, lambda_=0.5, state=(1.0, 0.5, 0.4), epochs=7)
-    record = ClientRecord.of(2, "accepted", report)
+    record = ClientRecord.of(2, Status.ACCEPTED, report)
     assert (record.id, record.status, record.eta, record.lambda_, record.state) == (
         2,
         "accepted",
@@ -77,7 +110,7 @@ def test_a_report_becomes_a_record():
 
 def test_numbers_that_json_cannot_say_are_null():
     report = ClientReport(outcome="diverged", state=(math.nan, math.inf, 0.1), reward=math.nan)
-    record = RoundRecord(round=0, loss=math.inf, clients=(ClientRecord.of(1, "diverged", report),))
+    record = RoundRecord(round=0, loss=math.inf, clients=(ClientRecord.of(1, Status.DIVERGED, report),))
     line = json.loads(record.to_json(), parse_constant=lambda name: 1 / 0)
     assert line["loss"] is None
     assert line["clients"][0]["state"] == [None, None, 0.1]

@@ -36,5 +36,5 @@ def test_loss_is_the_mean_over_samples_and_may_be_infinite() -> None:
 
 
 def test_no_samples_have_no_metrics() -> None:
-    with pytest.raises(ValueError, match="no samples"):
+    with pytest.raises(ValueError, match="at least one sample"):
         metrics_of(0.0, np.zeros((2, 2), np.int64))

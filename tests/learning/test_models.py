@@ -3,8 +3,18 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from dapfl.hyperparameters import Hyperparameters
 from dapfl.learning.layout import Layout
-from dapfl.learning.models import CNN, Convolution, Logistic, ResNet18
+from dapfl.learning.models import (
+    CNN,
+    CharacterLSTM,
+    ColourCNN,
+    Convolution,
+    Logistic,
+    ResNet18,
+    SignalCNN,
+    TwoLayers,
+)
 
 
 @pytest.mark.parametrize(("build", "size"), [(Logistic, 7_850), (CNN, 21_840)])
@@ -38,7 +48,7 @@ def test_the_closed_form_step_of_logistic_regression_is_that_of_autograd() -> No
     images, labels = torch.rand(33, 28, 28), torch.randint(0, 10, (33,))
     model, twin = Logistic(), Logistic()
     twin.load_state_dict(model.state_dict())
-    model.cross_entropy_epoch(images, labels, torch.arange(33), [33], eta=0.3)
+    model.cross_entropy_epoch(images, labels, torch.arange(33), [33], Hyperparameters(0.3, 1, 33))
     cross_entropy(twin(images), labels).backward()
     for ours, reference in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(ours, reference - 0.3 * reference.grad)
@@ -61,3 +71,20 @@ def test_a_convolution_is_the_usual_one_down_to_a_single_pixel(size: int, stride
         for result, model in zip(results, (ours, usual), strict=True)
     ]
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "outputs", "size"),
+    [
+        (ColourCNN(), torch.rand(3, 3, 32, 32), (3, 10), 49_322),
+        (SignalCNN(), torch.rand(3, 6, 128), (3, 6), 12_454),
+        (CharacterLSTM(63), torch.zeros(3, 80, dtype=torch.int32), (3, 63, 80), 83_887),
+        (TwoLayers(91, 2), torch.rand(3, 91), (3, 2), 3_010),
+    ],
+)
+def test_the_smaller_models_take_what_their_data_hold(
+    model: nn.Module, inputs: torch.Tensor, outputs: tuple[int, ...], size: int
+) -> None:
+    assert model(inputs).shape == outputs
+    assert Layout.of(model).size == size
+    assert all(tensor.kind == "weight" for tensor in Layout.of(model).tensors)  # no running statistics

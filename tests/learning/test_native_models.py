@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from dapfl.hyperparameters import Hyperparameters
 from dapfl.learning import models
 from dapfl.learning.models import CNN, Logistic, NativeCNN, NativeLogistic
 
@@ -19,7 +20,9 @@ def batch(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def step(model: Any, images: torch.Tensor, labels: torch.Tensor, eta: float) -> None:
-    model.cross_entropy_epoch(images, labels, torch.arange(len(labels)), [len(labels)], eta)
+    model.cross_entropy_epoch(
+        images, labels, torch.arange(len(labels)), [len(labels)], Hyperparameters(eta, 1, 32)
+    )
 
 
 @pytest.mark.parametrize("samples", [1, 2, 7, 8, 9, 32, 33])
@@ -54,7 +57,7 @@ def test_an_epoch_is_a_step_on_each_batch_in_the_order_given(kind: Any) -> None:
     twin.load_state_dict(model.state_dict())
     images, labels = batch(20)
     order = torch.randperm(20)
-    model.cross_entropy_epoch(images, labels, order, [8, 3, 9], eta=0.3)
+    model.cross_entropy_epoch(images, labels, order, [8, 3, 9], Hyperparameters(0.3, 1, 32))
     for rows in torch.split(order, [8, 3, 9]):
         step(twin, images[rows], labels[rows], eta=0.3)
     for ours, reference in zip(model.parameters(), twin.parameters(), strict=True):

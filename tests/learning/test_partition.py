@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dapfl.errors import ConfigError
-from dapfl.learning.partition import partition
+from dapfl.learning.data import NaturalClients
+from dapfl.learning.partition import chosen_clients, partition
 
 LABELS = np.arange(60_000, dtype=np.uint8) % 10
 
@@ -58,7 +59,7 @@ def test_a_set_too_small_shrinks_the_shares_but_not_below_the_minimum(
 ) -> None:
     labels = np.arange(samples) % classes
     if clients * 32 > samples:
-        with pytest.raises(ConfigError, match="take fewer clients"):
+        with pytest.raises(ConfigError, match="use fewer clients"):
             partition(labels, clients, 0, scheme)
         return
     shares = partition(labels, clients, 0, scheme)
@@ -84,3 +85,38 @@ def test_a_minimum_of_no_samples_is_refused() -> None:
 def test_a_device_with_data_of_its_own_keeps_them_all() -> None:
     shares = partition(LABELS[:20], 3, 0, "own")
     assert [share.tolist() for share in shares] == [list(range(20))] * 3
+
+
+NATURAL = NaturalClients(("Ann", "Bob", "Cy"), np.array([0, 2, -1, 1, 0, 2, 2]), np.array([0]))
+
+
+def test_natural_clients_have_all_of_their_own_samples() -> None:
+    shares = partition(np.zeros(7, int), 3, 0, "natural", natural=NATURAL)
+    assert [share.tolist() for share in shares] == [[0, 4], [3], [1, 5, 6]]
+
+
+def test_the_seed_chooses_among_more_natural_clients_than_are_asked_for() -> None:
+    chosen = {tuple(chosen_clients(NATURAL, 2, seed)) for seed in range(20)}
+    assert chosen == {(0, 1), (0, 2), (1, 2)}
+    assert chosen_clients(NATURAL, 2, 5) == chosen_clients(NATURAL, 2, 5)
+    shares = partition(np.zeros(7, int), 2, 5, "natural", natural=NATURAL)
+    assert [share.tolist() for share in shares] == [
+        np.flatnonzero(NATURAL.train == client).tolist() for client in chosen_clients(NATURAL, 2, 5)
+    ]
+
+
+def test_more_natural_clients_than_there_are_cannot_be_had() -> None:
+    with pytest.raises(
+        ConfigError, match="have 3 natural clients: --clients can be at most that many, not 4"
+    ):
+        partition(np.zeros(7, int), 4, 0, "natural", natural=NATURAL)
+
+
+def test_data_without_natural_clients_have_no_natural_partition() -> None:
+    with pytest.raises(ConfigError, match="no natural clients"):
+        partition(LABELS, 3, 0, "natural")
+
+
+def test_rows_of_labels_have_no_dirichlet_partition() -> None:
+    with pytest.raises(ConfigError, match="many labels"):
+        partition(np.zeros((400, 8), int), 3, 0, "dirichlet:1")

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from dapfl.hyperparameters import Hyperparameters
 from dapfl.learning.data import Dataset
 from dapfl.learning.models import CNN, Logistic, ResNet18
+from dapfl.learning.runtime import task_runtime
 from dapfl.learning.sgd import Evaluator, Learner, batch_lengths, initial_weights
 from dapfl.learning.tasks import Task
-from dapfl.learning.workshop import workshop
 from dapfl.randomness import stream
 
 
@@ -47,9 +49,12 @@ def name(task: Task) -> str:
     return task.name
 
 
-def trained(task: Task, seed: int = 1, eta: float = 0.1, alpha: int = 2, batch_size: int = 32) -> np.ndarray:
+USUAL = Hyperparameters(eta=0.1, alpha=2, batch_size=32)
+
+
+def trained(task: Task, seed: int = 1, hyperparameters: Hyperparameters = USUAL) -> np.ndarray:
     learner = Learner(task, np.arange(100))
-    return learner.train(initial_weights(task, 0), eta, alpha, batch_size, stream(seed, "sgd"))
+    return learner.train(initial_weights(task, 0), hyperparameters, stream(seed, "sgd"))
 
 
 @pytest.mark.parametrize("task", [LOGISTIC, CONVOLUTIONS], ids=name)
@@ -92,20 +97,25 @@ def test_another_process_gives_the_same_bits() -> None:
 @pytest.mark.parametrize("task", [LOGISTIC, CONVOLUTIONS, RESIDUAL], ids=name)
 def test_training_learns(task: Task) -> None:
     learner, evaluator, start = Learner(task, np.arange(300)), Evaluator(task), initial_weights(task, 0)
-    result = learner.train(start, 0.1, 8, 32, stream(0, "sgd"))
+    result = learner.train(start, Hyperparameters(0.1, 8, 32), stream(0, "sgd"))
     assert learner.evaluate(result).loss < learner.evaluate(start).loss
     assert evaluator.evaluate(result).accuracy > 0.8 > evaluator.evaluate(start).accuracy
 
 
-@pytest.mark.parametrize(("eta", "alpha", "batch_size"), [(0.2, 2, 32), (0.1, 3, 32), (0.1, 2, 16)])
-def test_every_hyper_parameter_matters(eta: float, alpha: int, batch_size: int) -> None:
-    assert trained(LOGISTIC, 1, eta, alpha, batch_size).tobytes() != trained(LOGISTIC).tobytes()
+OTHER = Hyperparameters(eta=0.2, alpha=3, batch_size=16)
+
+
+@pytest.mark.parametrize("task", [LOGISTIC, CONVOLUTIONS, RESIDUAL], ids=name)
+@pytest.mark.parametrize("changed", Hyperparameters.names())
+def test_every_hyper_parameter_matters(task: Task, changed: str) -> None:
+    other = replace(USUAL, **{changed: getattr(OTHER, changed)})
+    assert trained(task, hyperparameters=other).tobytes() != trained(task).tobytes()
 
 
 def test_training_leaves_its_arguments_alone() -> None:
     weights = initial_weights(LOGISTIC, 0)
     before = weights.copy()
-    Learner(LOGISTIC, np.arange(50)).train(weights, 0.1, 1, 32, stream(0, "sgd"))
+    Learner(LOGISTIC, np.arange(50)).train(weights, USUAL, stream(0, "sgd"))
     assert np.array_equal(weights, before)
 
 
@@ -117,9 +127,7 @@ def test_running_statistics_are_part_of_what_training_returns() -> None:
 
 
 def test_a_single_sample_left_over_does_not_break_batch_normalisation() -> None:
-    weights = Learner(RESIDUAL, np.arange(65)).train(
-        initial_weights(RESIDUAL, 0), 0.1, 1, 32, stream(0, "sgd")
-    )
+    weights = Learner(RESIDUAL, np.arange(65)).train(initial_weights(RESIDUAL, 0), USUAL, stream(0, "sgd"))
     assert np.isfinite(weights).all()
 
 
@@ -145,7 +153,7 @@ def test_evaluation_is_the_mean_over_all_samples_whatever_the_batches() -> None:
     data, weights = images(), trained(CONVOLUTIONS)
     metrics = Learner(CONVOLUTIONS, np.arange(300)).evaluate(weights)  # a batch of 256 and one of 44
     model = CNN()
-    workshop(CONVOLUTIONS).layout.assign(model, weights)
+    task_runtime(CONVOLUTIONS).layout.assign(model, weights)
     with torch.no_grad():
         outputs = model(torch.from_numpy(data.train_images / np.float32(255)))
     labels = torch.from_numpy(data.train_labels.astype(np.int64))
@@ -160,8 +168,8 @@ def test_a_model_that_has_diverged_shows_it() -> None:
 
 def test_learners_share_one_module_and_one_data_set() -> None:
     first, second = Learner(LOGISTIC, np.arange(50)), Learner(LOGISTIC, np.arange(50, 90))
-    assert first._shop is second._shop
-    assert (first.samples, second.samples) == (50, 40)
+    assert first._runtime is second._runtime
+    assert (first.sample_count, second.sample_count) == (50, 40)
     assert torch.get_num_threads() == 1
 
 
@@ -169,7 +177,10 @@ def test_another_loss_is_not_trained_by_the_closed_form_of_the_cross_entropy() -
     doubled = Task(
         "doubled", Logistic, images, loss=lambda outputs, labels: 2 * cross_entropy(outputs, labels)
     )
-    np.testing.assert_allclose(trained(doubled, eta=0.05), trained(LOGISTIC, eta=0.1), rtol=1e-4, atol=1e-5)
+    halved = replace(USUAL, eta=USUAL.eta / 2)
+    np.testing.assert_allclose(
+        trained(doubled, hyperparameters=halved), trained(LOGISTIC), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_learner_without_samples_is_refused() -> None:

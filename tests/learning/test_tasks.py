@@ -3,10 +3,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from dapfl.errors import DataError, TaskError
-from dapfl.learning.data import Dataset
+from dapfl.hyperparameters import Hyperparameters
+from dapfl.learning.data import Dataset, NaturalClients
 from dapfl.learning.partition import partition
 from dapfl.learning.sgd import Evaluator, Learner, initial_weights
 from dapfl.learning.tasks import TASKS, Task, get_task
@@ -15,8 +18,9 @@ from dapfl.randomness import stream
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_task.py"
 
 
-def test_the_tasks_of_the_paper_are_registered() -> None:
-    assert list(TASKS) == ["logistic-mnist", "cnn-mnist", "cnn-fashion", "resnet18-mnist"]
+def test_the_built_in_tasks_are_registered() -> None:
+    paper = ["logistic-mnist", "cnn-mnist", "cnn-fashion", "resnet18-mnist"]
+    assert list(TASKS) == [*paper, "cnn-cifar10", "har", "shakespeare", "adult"]
     assert all(get_task(name) is task for name, task in TASKS.items())
 
 
@@ -31,7 +35,7 @@ def test_the_example_of_an_own_task_learns_from_its_clients_data() -> None:
     task = get_task(f"{EXAMPLE}:rings")
     labels = task.load_data().train_labels
     learner = Learner(task, partition(labels, clients=20, seed=0)[0])
-    weights = learner.train(initial_weights(task, 0), 0.2, 20, 32, stream(0, "sgd"))
+    weights = learner.train(initial_weights(task, 0), Hyperparameters(0.2, 20, 32), stream(0, "sgd"))
     assert Evaluator(task).evaluate(weights).accuracy > 0.9
 
 
@@ -53,11 +57,11 @@ def test_a_function_may_give_the_task(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("mine = 3", "mine is a int, not a dapfl.learning.tasks.Task"),
+        ("mine = 3", "mine.py:mine is of type int, not a dapfl.learning.tasks.Task"),
         ("other = 3", "does not define 'mine'"),
-        ("def mine(): return 3", "mine is a int"),
-        ("def mine(): 1 / 0", r"mine\(\) failed: ZeroDivisionError"),
-        ("def mine(needed): pass", r"mine\(\) failed: TypeError"),
+        ("def mine(): return 3", "mine is of type int"),
+        ("def mine(): 1 / 0", "function .*mine failed: ZeroDivisionError"),
+        ("def mine(needed): pass", "function .*mine failed: TypeError"),
         ("import no_such_module", "fails: ModuleNotFoundError: No module named 'no_such_module'"),
         ("def mine(:", "fails: SyntaxError"),
         ("raise SystemExit(1)", "fails: SystemExit"),
@@ -72,7 +76,7 @@ def test_a_task_file_that_cannot_be_used_says_why(tmp_path: Path, text: str, com
     ("name", "complaint"),
     [
         ("cnn-mnits", "no task 'cnn-mnits': the tasks are logistic-mnist, .*path/to/file.py:NAME"),
-        ("examples/own_task.py", "named path/to/file.py:NAME"),
+        ("examples/own_task.py", "of your own as path/to/file.py:NAME"),
         ("nowhere/task.py:mine", "nowhere/task.py does not exist"),
         ("", "no task ''"),
     ],
@@ -89,6 +93,10 @@ SIDES = np.array([0, 1, 0, 1, 0, 1])
 def sides(**changed: object) -> Callable[[], Dataset]:
     parts = {"train_images": POINTS, "train_labels": SIDES, "test_images": POINTS, "test_labels": SIDES}
     return lambda: Dataset(**{**parts, "classes": 2, **changed})
+
+
+def owned(owners: np.ndarray) -> NaturalClients:
+    return NaturalClients(("Ann", "Bob"), owners, SIDES)
 
 
 def fails() -> Dataset:
@@ -109,10 +117,15 @@ def fails() -> Dataset:
         (lambda: nn.Linear(2, 2), sides(classes=1), "whole numbers from 0 to 0"),
         (lambda: nn.Linear(2, 2), sides(test_labels=SIDES - 1), "test labels .* whole numbers from 0 to 1"),
         (lambda: nn.Linear(2, 2), sides(train_labels=SIDES / 2), "whole numbers"),
+        (lambda: nn.Linear(2, 2), sides(train_labels=SIDES.reshape(6, 1, 1)), "one label or a row"),
+        (lambda: nn.Linear(2, 2), sides(natural=owned(SIDES[:5])), "for every sample"),
+        (lambda: nn.Linear(2, 2), sides(natural=owned(SIDES + 1)), "a number from 0 to 1, or -1"),
+        (lambda: nn.Linear(2, 2), sides(natural=owned(SIDES - 2)), "a number from 0 to 1, or -1"),
+        (lambda: nn.Linear(2, 2), sides(natural=owned(SIDES * 0)), "needs a training sample"),
         (lambda: nn.Linear(0, 1 / 0), sides(), "cannot be built: ZeroDivisionError"),
         (lambda: "model", sides(), "builds a str"),
         (lambda: nn.Linear(3, 2), sides(), "fails on its data: RuntimeError"),
-        (lambda: nn.Linear(2, 3), sides(), r"shape \(2, 3\) for two samples: \(2, 2\) is wanted"),
+        (lambda: nn.Linear(2, 3), sides(), r"shape \(2, 3\) for two samples: it must be \(2, 2\)"),
     ],
 )
 def test_parts_of_a_task_that_do_not_fit_together_are_named(build, load, complaint: str) -> None:
@@ -150,4 +163,29 @@ def test_samples_reach_the_model_as_promised(dtype: type, seen: str) -> None:
     points = np.full((6, 2), 51).astype(dtype)
     task = Task("mine", Watching, sides(train_images=points, test_images=points))
     learner = Learner(task, np.arange(6))
-    assert np.isfinite(learner.train(initial_weights(task, 0), 0.1, 1, 2, stream(0, "sgd"))).all()
+    trained = learner.train(initial_weights(task, 0), Hyperparameters(0.1, 1, 2), stream(0, "sgd"))
+    assert np.isfinite(trained).all()
+
+
+def test_a_sample_may_have_a_row_of_labels() -> None:
+    class Echo(nn.Module):
+        """Guesses at each place of a row from the token there."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(3, 3)
+
+        def forward(self, rows):  # type: ignore[no-untyped-def]
+            return self.table(rows).transpose(1, 2)
+
+    rows = np.random.default_rng(0).integers(0, 3, (64, 5)).astype(np.int32)
+    task = Task("rows", Echo, lambda: Dataset(rows, (rows + 1) % 3, rows, (rows + 1) % 3, classes=3))
+    learner = Learner(task, np.arange(64))
+    weights = learner.train(initial_weights(task, 0), Hyperparameters(1.0, 20, 32), stream(0, "sgd"))
+    score = learner.evaluate(weights)
+    assert score.accuracy == score.f1 == 1.0
+    outputs = torch.from_numpy(weights).reshape(3, 3)[rows]
+    expected = cross_entropy(
+        outputs.reshape(-1, 3), torch.from_numpy(((rows + 1) % 3).astype(np.int64)).ravel()
+    )
+    assert score.loss == pytest.approx(float(expected), rel=1e-5)

@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 
 from dapfl.config import ActionSpace, Axis
 from dapfl.errors import ConfigError
-from dapfl.tuning.action_space import ActionCodec, AxisCodec, Hyperparameters
+from dapfl.federation.records import ClientRecord, ClientReport
+from dapfl.hyperparameters import Hyperparameters
+from dapfl.tuning import Choice
+from dapfl.tuning.action_space import ActionCodec, AxisCodec
 
 LINEAR = Axis(low=1, high=40, integer=True)
 LOG = Axis(low=1e-4, high=1e-1, scale="log")
@@ -64,8 +67,8 @@ def test_alpha_is_never_less_than_one_epoch() -> None:
 
 def test_executed_action_is_what_encode_gives() -> None:
     codec = ActionCodec(ActionSpace())
-    executed = Hyperparameters(0.01, 6, 32)
-    assert codec.decode(codec.encode(executed)) == Hyperparameters(pytest.approx(0.01), 6, 32)
+    executed = Hyperparameters(0.5, 6, 32)
+    assert codec.decode(codec.encode(executed)) == Hyperparameters(pytest.approx(0.5), 6, 32)
 
 
 def test_axis_pinned_below_zero_is_refused() -> None:
@@ -77,3 +80,21 @@ def test_axis_pinned_below_zero_is_refused() -> None:
 def test_axis_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="axis"):
         Axis(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_pinned_value_may_be_zero_where_its_axis_reaches_zero() -> None:
+    assert ActionCodec(ActionSpace(eta=Axis(low=0, high=1, pinned=0))).decode([0.0]).eta == 0
+    with pytest.raises(ConfigError, match="above 0"):
+        ActionCodec(ActionSpace(eta=Axis(low=0.1, high=1, pinned=0)))
+
+
+def test_every_hyper_parameter_has_an_axis_and_a_column() -> None:
+    assert ActionSpace.__struct_fields__ == Hyperparameters.names()
+    for columns in (ClientReport, ClientRecord):
+        assert set(Hyperparameters.names()) <= set(columns.__struct_fields__)
+
+
+def test_numbers_of_a_choice_are_plain() -> None:
+    choice = Choice(np.float32(0.5), np.int64(3), np.int32(8), planned_alpha=np.int64(4))  # type: ignore[arg-type]
+    assert choice.plain() == {"eta": 0.5, "alpha": 3, "batch_size": 8, "planned_alpha": 4}
+    assert {type(value) for value in choice.plain().values()} == {int, float}

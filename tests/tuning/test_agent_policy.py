@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -44,14 +45,24 @@ def policy_of(agent: AgentConfig = EVERYTHING, client: int = 1, **changes: objec
     return policy
 
 
+def one_epoch(loss: float, eta: float) -> float:
+    """The loss after a trial: η = 0.1 is best here."""
+    return loss * (0.6 + 0.6 * abs(math.log10(eta / 0.1)))
+
+
 def live(policy: HyperparameterPolicy, rounds: range) -> list[tuple[Choice, AgentRecord]]:
     """Rounds in which more work helps, but with a diminishing return; in one, training overshoots."""
     lived = []
     for round_ in rounds:
         seen = situation(round_)
+        seen = seen.after(policy.prepare(seen, partial(one_epoch, seen.loss)))
         choice = policy.choose(seen)
         part = 1.1 if round_ == 5 else 0.5 + 0.4 / choice.alpha
-        policy.observe(Outcome(True, seen.loss * part))
+        outcome = Outcome(True, seen.loss * part)
+        again = policy.retry(seen.after(choice.alpha), choice, outcome)
+        if again is not None:
+            choice, outcome = again, Outcome(True, seen.loss * 0.9)
+        policy.observe(outcome)
         lived.append((choice, policy.record))
     return lived
 
@@ -61,7 +72,8 @@ OTHER_VALUES = {
     "lambda_rate": 0.2, "lambda_start": 0.6, "gamma": 0.5, "beta": 0.5, "batch": 3, "steps": 2, "buffer": 8,
     "noise": 0.4, "noise_decay": 0.7, "noise_floor": 0.2, "random_rounds": 2, "xi": (2.0, 1.0, 1.0),
     "twin": False, "project": False, "constraint": "linear", "tolerance": 0.3, "saturation": 0.1,
-    "local_reward": 2.0, "standardise": False, "price": 0.4, "backoff": 0.1, "warm_start": "FILE",
+    "local_reward": 2.0, "standardise": False, "price": 0.4, "relative": False, "backoff": 0.1,
+    "warm_start": "FILE",
 }  # fmt: skip
 
 
@@ -83,18 +95,18 @@ def test_restored_policy_continues_bit_for_bit(stop: int, observed: bool) -> Non
     if not observed:  # stopped between choosing and training
         policy.choose(situation(stop))
     other = policy_of()
-    other.restore(policy.state())
+    other.restore(policy.saved_state())
     assert other.record == policy.record
     assert live(other, range(stop + 1, 14)) == live(policy, range(stop + 1, 14))
-    assert other.state() == policy.state()
+    assert other.saved_state() == policy.saved_state()
 
 
 def test_state_is_bounded_by_the_buffer() -> None:
     policy = policy_of()
     live(policy, range(8))
-    before = len(policy.state())
+    before = len(policy.saved_state())
     live(policy, range(8, 40))
-    assert abs(len(policy.state()) - before) < 200
+    assert abs(len(policy.saved_state()) - before) < 200
 
 
 def test_same_seed_same_choices_and_clients_differ() -> None:
@@ -105,7 +117,8 @@ def test_same_seed_same_choices_and_clients_differ() -> None:
 def test_first_choice_of_the_papers_agent_is_random() -> None:
     config = msgspec.structs.replace(EVERYTHING, random_rounds=1, noise=0.0, noise_floor=0.0)
     etas = [policy_of(config, client).choose(situation(0)).eta for client in range(1, 30)]
-    assert min(etas) < 1e-3 < 1e-2 < max(etas)  # over the whole log range
+    assert min(etas) < 0.1 * 0.3 < 1.0 * 0.3 < max(etas)  # over the whole log range, in units of 0.3
+    assert min(etas) >= 0.02 * 0.3 and max(etas) <= 2 * 0.3
     without = msgspec.structs.replace(config, random_rounds=0)
     etas = [policy_of(without, client).choose(situation(0)).eta for client in range(1, 30)]
     assert max(etas) / min(etas) < 1.2  # an untrained actor says the middle
@@ -160,48 +173,131 @@ def test_lost_or_unreported_training_has_no_local_reward() -> None:
         assert policy.record.reward_parts["local"] == 0.0
 
 
-@pytest.mark.parametrize("after", [2.31, math.inf, math.nan])
-def test_a_learning_rate_that_overshot_is_halved_and_comes_back_with_good_rounds(after: float) -> None:
-    policy = policy_of(AgentConfig())
-    etas = [policy.choose(situation(0)).eta]
-    policy.observe(Outcome(True, after))
-    for round_ in range(1, 5):
-        etas.append(policy.choose(situation(round_)).eta)
+CALM = msgspec.structs.replace(EVERYTHING, noise=0.0, noise_floor=0.0, random_rounds=0)
+
+
+def test_the_learning_rate_is_the_agents_action_in_the_unit_that_trials_gave() -> None:
+    policy = policy_of(CALM)
+    seen = situation(0, budget=60.0)
+    taken = policy.prepare(seen, partial(one_epoch, seen.loss))
+    assert 0 < taken <= 6
+    unit = policy.unit.unit
+    assert 0.05 < unit < 0.4 and unit != 0.3
+    for round_ in range(3):
+        choice = policy.choose(situation(round_, budget=60.0))
+        position = (float(policy.record.action[0]) + 1) / 2
+        assert choice.eta == pytest.approx(unit * 0.02 * (2.0 / 0.02) ** position, rel=1e-5)
+        assert policy.record.unit == unit
         policy.observe(Outcome(True, 0.1))
-    # The agent itself would have gone on at nearly the same.
-    assert etas[1:] == pytest.approx([etas[0] / 2 * 1.1**rounds for rounds in range(4)])
-    policy.choose(situation(5))
-    policy.observe(Outcome(True, 99.0))
-    assert policy.eta_limit == pytest.approx(etas[0] / 4 * 1.1**4)
+
+
+@pytest.mark.parametrize("after", [2.3 * 1.06, math.inf, math.nan])
+def test_a_unit_that_overshot_is_halved_and_comes_back_with_good_rounds(after: float) -> None:
+    policy = policy_of(CALM)
+    policy.choose(situation(0))
+    policy.observe(Outcome(True, after))
+    units = []
+    for round_ in range(1, 10):
+        choice = policy.choose(situation(round_))
+        position = (float(policy.record.action[0]) + 1) / 2
+        units.append(choice.eta / (0.02 * 100**position))
+        policy.observe(Outcome(True, 0.1))
+    assert units == pytest.approx([min(0.3, 0.15 * 1.1**rounds) for rounds in range(9)], rel=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("agent", "eta", "outcome"),
-    [
-        ({"backoff": 1.0}, None, Outcome(True, 99.0)),
-        ({}, None, Outcome(True, 2.3)),
-        ({}, None, Outcome(False)),
-        ({"warm_start": None}, 0.2, Outcome(True, 99.0)),
-    ],
-    ids=["off", "no higher", "not trained", "pinned"],
+    ("agent", "outcome"),
+    [({"backoff": 1.0}, Outcome(True, 99.0)), ({}, Outcome(True, 2.3 * 1.04)), ({}, Outcome(False))],
+    ids=["off", "hardly higher", "not trained"],
 )
-def test_otherwise_the_learning_rate_is_the_agents(
-    agent: dict[str, float], eta: float | None, outcome: Outcome
-) -> None:
-    space = ActionSpace(eta=Axis(low=1e-4, high=0.3, scale="log", pinned=eta))
-    policy = policy_of(msgspec.structs.replace(AgentConfig(), **agent), space=space)
+def test_otherwise_the_unit_stays(agent: dict[str, float], outcome: Outcome) -> None:
+    policy = policy_of(msgspec.structs.replace(CALM, **agent))
     policy.choose(situation(0))
     policy.observe(outcome)
-    assert policy.eta_limit >= 0.3  # no limit
+    assert policy.unit.unit == 0.3
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_an_agent_whose_rate_is_absolute_tries_and_repeats_nothing(pinned: bool) -> None:
+    axis = Axis(low=1e-4, high=0.3, scale="log", pinned=0.2 if pinned else None)
+    agent = msgspec.structs.replace(CALM, relative=pinned)
+    policy = policy_of(agent, space=ActionSpace(eta=axis))
+    seen = situation(0, budget=60.0)
+    assert not policy.tries_rates
+    assert policy.prepare(seen, partial(one_epoch, seen.loss)) == 0
+    choice = policy.choose(seen)
+    assert policy.retry(seen, choice, Outcome(True, 99.0)) is None
+    policy.observe(Outcome(True, 99.0))
+    again = policy.choose(situation(1, budget=60.0))
+    position = (float(policy.record.action[0]) + 1) / 2
+    expected = 0.2 if pinned else 1e-4 * 3000**position
+    assert again.eta == pytest.approx(expected, rel=1e-5) and policy.record.unit is None
 
 
 def test_backing_off_ends_at_the_lowest_rate() -> None:
-    policy = policy_of(msgspec.structs.replace(AgentConfig(), backoff=0.01))
-    for round_ in range(5):
+    policy = policy_of(msgspec.structs.replace(CALM, backoff=0.01))
+    for round_ in range(6):
         policy.choose(situation(round_))
         policy.observe(Outcome(True, math.inf))
-    assert policy.eta_limit == 1e-4
-    assert policy.choose(situation(5)).eta == 1e-4
+    assert policy.unit.unit == 1e-9
+
+
+@pytest.mark.parametrize("after", [2.3 * 1.06, math.inf, math.nan])
+@pytest.mark.parametrize("capped", [True, False])
+def test_training_that_overshot_is_repeated_smaller_with_what_is_left(after: float, capped: bool) -> None:
+    policy = policy_of(CALM, capped=capped)
+    seen = situation(0, budget=100.0)
+    choice = policy.choose(seen)
+    left = situation(0, budget=6.5)  # affords 3 epochs
+    again = policy.retry(left, choice, Outcome(True, after))
+    assert again is not None
+    assert again.eta == pytest.approx(0.3 * choice.eta)
+    assert again.alpha == min(choice.alpha, 3)  # never over the budget, not even without the cap
+    assert policy.unit.unit == pytest.approx(0.15)
+    policy.observe(Outcome(True, 1.0))
+    policy.choose(situation(1))
+    # What the agent learns from is the action that was executed, in the unit in which it was chosen.
+    eta, alpha = policy.agent.buffer.rows()[0, policy.agent.buffer.edges[1] :][:2]
+    assert policy.agent.codec.axes["eta"].decode(eta) == pytest.approx(again.eta / 0.3, rel=1e-4)
+    assert policy.agent.codec.alpha.decode(alpha) == pytest.approx(again.alpha, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("round_", "loss", "works"), [(0, 2.0, False), (3, 2.0, True), (3, math.nan, True), (3, 1.9, False)]
+)
+def test_a_model_that_is_still_guessing_after_a_round_gets_work(
+    round_: int, loss: float, works: bool
+) -> None:
+    """The untrained actor says about 5 epochs at 0.2 units; off a plateau only work leads."""
+    policy = policy_of(CALM)
+    now = replace(situation(round_, loss=loss, budget=100.0), guess_loss=2.0)
+    choice = policy.choose(now)
+    position, epochs = ((float(a) + 1) / 2 for a in policy.record.action)
+    own = 0.3 * 0.02 * 100**position
+    if works:
+        assert choice.eta == pytest.approx(max(own, 0.3)) and choice.alpha == 20
+    else:
+        assert choice.eta == pytest.approx(own, rel=1e-5) and choice.alpha == round(30**epochs)
+
+
+def test_training_that_went_well_or_cannot_be_repeated_stands() -> None:
+    policy = policy_of(CALM)
+    choice = policy.choose(situation(0))
+    assert policy.retry(situation(0), choice, Outcome(True, 2.3)) is None
+    assert policy.retry(situation(0, budget=3.0), choice, Outcome(True, math.inf)) is None
+    assert policy.unit.unit == 0.3
+
+
+def test_a_task_without_a_loss_of_guessing_is_measured_by_its_first_loss() -> None:
+    policy = policy_of(CALM)
+    policy.choose(situation(0, loss=400.0))
+    policy.observe(Outcome(True, 300.0))
+    assert policy.record.state[0] == pytest.approx(0.0)
+    policy.choose(situation(1, loss=100.0))
+    assert policy.record.state[0] == pytest.approx(math.log(0.25))
+    given = policy_of(CALM)
+    given.choose(replace(situation(0, loss=1.0), reference_loss=math.log(10)))
+    assert given.record.state[0] == pytest.approx(-math.log(math.log(10)))
 
 
 def test_diverged_models_never_poison_the_networks() -> None:
@@ -220,10 +316,11 @@ def test_agent_learns_which_learning_rate_pays() -> None:
     """A world where only η near 0.03 lowers the loss: the agent must find it within tens of rounds."""
     agent = AgentConfig(
         hidden=(32, 32), actor_rate=1e-2, critic_rate=1e-2, gamma=0.0, beta=0.1, steps=16, twin=False,
-        noise=0.3, random_rounds=10, price=0.0, standardise=False, xi=(0.0, 0.0, 0.0), backoff=1.0,
+        noise=0.3, random_rounds=10, price=0.0, standardise=False, xi=(0.0, 0.0, 0.0), relative=False,
         warm_start=None,
     )  # fmt: skip
-    policy = policy_of(agent)
+    space = ActionSpace(eta=Axis(low=1e-4, high=0.3, scale="log"))
+    policy = policy_of(agent, space=space)
     etas = []
     for round_ in range(80):
         choice = policy.choose(situation(round_, loss=2.0, budget=100.0))
@@ -263,7 +360,9 @@ def test_state_of_something_else_is_refused() -> None:
 def test_local_loss_is_asked_for_only_when_it_is_used() -> None:
     assert policy_of().needs_local_loss
     assert policy_of(AgentConfig(state="paper", local_reward=1.0, warm_start=None)).needs_local_loss
-    assert not policy_of(AgentConfig(state="paper", local_reward=0.0, warm_start=None)).needs_local_loss
+    assert policy_of(AgentConfig(state="paper", local_reward=0.0, warm_start=None)).needs_local_loss
+    without = AgentConfig(state="paper", local_reward=0.0, relative=False, warm_start=None)
+    assert not policy_of(without).needs_local_loss
 
 
 def test_agent_with_three_axes_chooses_the_batch_size_too() -> None:

@@ -120,7 +120,12 @@ def agent_and_batch(config: AgentConfig, space: ActionSpace, count: int = 6) -> 
         rng.normal(0, 1, count).astype(np.float32),
         rng.normal(0, 1, (count, 3)).astype(np.float32),
         np.column_stack(
-            (rng.uniform(0.02, 0.2, count), rng.uniform(0, 0.1, count), rng.uniform(-0.9, 0.9, (count, 2)))
+            (
+                rng.uniform(0.02, 0.2, count),
+                rng.uniform(0, 0.1, count),
+                rng.uniform(-0.9, 0.9, (count, 2)),
+                np.arange(count) % 3 != 1,  # in some rows the run ends
+            )
         ).astype(np.float32),
     )
     return agent, batch
@@ -133,7 +138,9 @@ def test_target_value_is_equation_24(config: AgentConfig, space: ActionSpace) ->
     for k in range(len(y)):
         s2 = batch.next_states[k].tolist()
         a2 = capped(agent, mu(agent, agent.actor.target, s2), float(batch.limits[k, 3]))
-        expected = float(batch.rewards[k]) + config.gamma * q(agent, agent.critics[0].target, s2, a2)
+        expected = float(batch.rewards[k])
+        if k % 3 != 1:  # nothing follows the last round
+            expected += config.gamma * q(agent, agent.critics[0].target, s2, a2)
         assert y[k] == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
@@ -149,7 +156,8 @@ def test_target_value_of_twins_is_the_smaller_one_near_the_target_action() -> No
             for a, n in zip(mu(agent, agent.actor.target, s2), noise[k], strict=True)
         ]
         values = [q(agent, critic.target, s2, a2) for critic in agent.critics]
-        assert y[k] == pytest.approx(float(batch.rewards[k]) + config.gamma * min(values), rel=1e-5, abs=1e-5)
+        later = 0.0 if k % 3 == 1 else config.gamma * min(values)
+        assert y[k] == pytest.approx(float(batch.rewards[k]) + later, rel=1e-5, abs=1e-5)
         assert values[0] != pytest.approx(values[1])
 
 
@@ -215,7 +223,7 @@ def test_penalty_adds_minus_lambda_db_dalpha_to_the_actor_gradient(space: Action
 def test_violation_of_a_pinned_alpha_has_no_gradient() -> None:
     space = ActionSpace(alpha=Axis(low=1, high=40, integer=True, pinned=16))
     agent = DDPG(PAPER, space, np.random.default_rng(0))
-    limits = np.array([[0.1, 0.05, 0, 0]], np.float32)
+    limits = np.array([[0.1, 0.05, 0, 0, 1]], np.float32)
     violations, slope = agent.constraint(np.zeros((1, 1), np.float32), limits)
     assert violations == pytest.approx([16 * 0.1 + 0.05 - 1])
     assert not slope.any()

@@ -23,6 +23,7 @@ def transitions(agent: DDPG, count: int, seed: int = 0) -> Transitions:
                 rng.uniform(0.02, 0.2, (count, 1)),
                 rng.uniform(0, 0.1, (count, 1)),
                 rng.uniform(-1, 1, (count, 2)),
+                np.ones((count, 1)),
             )
         ).astype(np.float32),
     )
@@ -39,19 +40,19 @@ def test_restored_agent_continues_bit_for_bit(twin: bool, steps_before: int) -> 
     agent.store(transitions(agent, 9))
     agent.learn(np.random.default_rng(1), steps_before)
     other = make(twin=twin)
-    other.restore(agent.state())
+    other.restore(agent.saved_state())
     for each in (agent, other):
         each.store(transitions(agent, 2, seed=8))
         each.learn(np.random.default_rng(2), 5)
-    assert agent.state() == other.state()
+    assert agent.saved_state() == other.saved_state()
 
 
 def test_agent_that_never_learned_saves_no_networks() -> None:
     agent = make()
-    assert len(agent.state()) < 100
+    assert len(agent.saved_state()) < 100
     agent.store(transitions(agent, 1))
     agent.learn(np.random.default_rng(0), 1)
-    assert len(agent.state()) > 100_000
+    assert len(agent.saved_state()) > 100_000
 
 
 def test_state_of_another_agent_is_refused() -> None:
@@ -59,7 +60,7 @@ def test_state_of_another_agent_is_refused() -> None:
     agent.store(transitions(agent, 1))
     agent.learn(np.random.default_rng(0), 1)
     with pytest.raises(PolicyError, match="weights"):
-        make(hidden=(8, 8)).restore(agent.state())
+        make(hidden=(8, 8)).restore(agent.saved_state())
     with pytest.raises(PolicyError, match="not the state"):
         make().restore(b"nonsense")
 
@@ -113,7 +114,7 @@ def test_full_buffer_overwrites_the_oldest() -> None:
     buffer = ReplayBuffer(4, 1, 1)
     for number in range(6):
         row = np.full((1, 1), number, np.float32)
-        buffer.add(Transitions(row, row, row[:, 0], row, np.full((1, 4), number, np.float32)))
+        buffer.add(Transitions(row, row, row[:, 0], row, np.full((1, 5), number, np.float32)))
     assert len(buffer) == 4
     assert sorted(buffer.rows()[:, 0].tolist()) == [2, 3, 4, 5]
 
@@ -124,12 +125,12 @@ def test_sample_keeps_the_parts_of_a_transition_together() -> None:
         one = np.float32(number)
         buffer.add(
             Transitions.one(
-                np.full(3, one), np.full(2, one + 20), number + 40, np.full(3, one + 60), np.full(4, one)
+                np.full(3, one), np.full(2, one + 20), number + 40, np.full(3, one + 60), np.full(5, one)
             )
         )
     batch = buffer.sample(50, np.random.default_rng(0))
     k = batch.states[:, 0]
-    assert batch.states.shape == (50, 3) and batch.actions.shape == (50, 2) and batch.limits.shape == (50, 4)
+    assert batch.states.shape == (50, 3) and batch.actions.shape == (50, 2) and batch.limits.shape == (50, 5)
     assert (batch.actions == k[:, None] + 20).all() and (batch.rewards == k + 40).all()
     assert (batch.next_states == k[:, None] + 60).all() and (batch.limits == k[:, None]).all()
     assert len(set(k.tolist())) > 5

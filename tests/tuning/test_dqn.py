@@ -60,7 +60,7 @@ def test_one_step_is_the_temporal_difference_of_the_level_taken() -> None:
     theta = np.random.default_rng(1).normal(0, 0.5, dqn.q.network.size).astype(np.float32)
     dqn.q.load(theta)
     s, s2 = np.array([1.0, 0.5, 0.2], np.float32), np.array([0.5, 0.7, 0.4], np.float32)
-    dqn.buffer.add(Transitions.one(s, np.array([2.0], np.float32), 0.3, s2, np.zeros(4, np.float32)))
+    dqn.buffer.add(Transitions.one(s, np.array([2.0], np.float32), 0.3, s2, np.zeros(5, np.float32)))
 
     def q(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
         hidden = np.maximum(x @ weights[:18].reshape(3, 6) + weights[18:24], 0)
@@ -95,9 +95,9 @@ def test_every_field_of_the_config_changes_behaviour(field: str, value: object) 
 def test_restored_policy_continues_bit_for_bit(stop: int) -> None:
     policy, other = policy_of(), policy_of()
     live(policy, range(stop))
-    other.restore(policy.state())
+    other.restore(policy.saved_state())
     assert live(other, range(stop, 14)) == live(policy, range(stop, 14))
-    assert other.state() == policy.state()
+    assert other.saved_state() == policy.saved_state()
 
 
 def test_dqn_learns_the_level_that_pays() -> None:

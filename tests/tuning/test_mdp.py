@@ -10,10 +10,13 @@ import pytest
 from dapfl.config import ActionSpace, AgentConfig, Axis
 from dapfl.tuning.action_space import ActionCodec
 from dapfl.tuning.mdp import (
+    LOSS_FLOOR,
+    LOSS_LIMIT,
     History,
     Standardiser,
     contribution,
     limits,
+    log_loss,
     paper_state,
     price_of_work,
     reward,
@@ -26,7 +29,7 @@ from dapfl.tuning.policy import Choice, Outcome, Situation
 CODEC = ActionCodec(ActionSpace())
 BEFORE = Situation(4, 20, 2.0, 0.4, 0.35, 32.0, 1.5, 1.0, 600)
 NOW = Situation(5, 20, 1.5, 0.5, 0.48, 20.0, 2.0, 1.5, 600)
-CHOICE = Choice(0.01, 6, 32, 9)
+CHOICE = Choice(0.01, 6, 32, planned_alpha=9)
 PLAIN = AgentConfig(local_reward=0.0, standardise=False, price=0.0)
 
 
@@ -97,17 +100,19 @@ def test_diverged_model_gives_a_bad_but_finite_reward_and_state(field: str, brok
 def test_rich_state_holds_what_a_client_knows() -> None:
     executed = np.array([0.25, -0.5], np.float32)
     history = History().after(BEFORE, Outcome(True, 1.0), executed, NOW)
-    state = rich_state(NOW, history, price=0.1, codec=CODEC)
+    now = replace(NOW, reference_loss=math.log(10))
+    state = rich_state(now, history, price=0.1, codec=CODEC)
     gain = math.log(2.0 / 1.5)
     affordable = math.floor((20 - 3) / 2)
     assert state.tolist() == pytest.approx(
         [
-            math.log(1.5), 0.5, 0.48, 2 * math.log(affordable) / math.log(30) - 1, 0.25, -0.5,
+            math.log(1.5 / math.log(10)), 0.5, 0.48, 2 * math.log(affordable) / math.log(30) - 1, 0.25, -0.5,
             5 * gain, math.log(2.0), 5 / 50, 2.0, 0.0, 0.0,
+            2 * 5 / 20 - 1, math.log10(600) - 2.5, math.log(10) / 2 - 1,
         ],
         abs=1e-6,
     )  # fmt: skip
-    assert len(state) == state_size("rich", CODEC) == 12
+    assert len(state) == state_size("rich", CODEC) == 15
     assert rich_state(NOW, History(), 0.1, CODEC)[4:8].tolist() == [0, 0, 0, 0]
 
 
@@ -115,12 +120,12 @@ def test_rich_state_holds_what_a_client_knows() -> None:
     ("price", "feature"), [(0.0, -1.0), (0.01, -1.0), (0.1, 0.0), (1.0, 1.0), (100.0, 1.5)]
 )
 def test_price_is_a_feature_on_a_log_scale(price: float, feature: float) -> None:
-    assert rich_state(NOW, History(), price, CODEC)[-1] == pytest.approx(feature)
+    assert rich_state(NOW, History(), price, CODEC)[11] == pytest.approx(feature)
 
 
 def test_rich_state_grows_with_the_free_axes() -> None:
     three = ActionCodec(ActionSpace(batch_size=Axis(low=8, high=128, scale="log", integer=True)))
-    assert len(rich_state(NOW, History(), 0.1, three)) == state_size("rich", three) == 13
+    assert len(rich_state(NOW, History(), 0.1, three)) == state_size("rich", three) == 16
 
 
 def test_history_smooths_the_gains() -> None:
@@ -141,7 +146,7 @@ def test_violation_is_the_left_side_of_equation_19_less_the_right() -> None:
     for alpha in (6.0, 20.0, 25.0):
         expected = (alpha * 1.5 + 2 * 1.0 - 32.0) / 32.0
         assert violation(np.array([alpha], np.float32), found[None])[0] == pytest.approx(expected, abs=1e-6)
-    caps = CODEC.alpha.decode(found[2:])
+    caps = CODEC.alpha.decode(found[2:4])
     assert caps.tolist() == pytest.approx([20, 8], rel=1e-5)  # affordable at t-1 and at t
 
 
@@ -149,3 +154,38 @@ def test_violation_is_the_left_side_of_equation_19_less_the_right() -> None:
 def test_limits_stay_finite_whatever_the_resources(broken: dict[str, float]) -> None:
     found = limits(replace(BEFORE, **broken), NOW, CODEC)
     assert np.isfinite(found).all() and found.max() <= 10
+
+
+def test_limits_say_whether_the_run_goes_on() -> None:
+    assert limits(BEFORE, replace(NOW, round=19), CODEC)[4] == 1
+    assert limits(BEFORE, replace(NOW, round=20), CODEC)[4] == 0  # W(T): nobody trains from it
+
+
+@pytest.mark.parametrize(
+    ("loss", "reference", "expected"),
+    [
+        (math.log(10), math.log(10), 0.0),  # a network that guesses, of any number of classes
+        (math.log(2), math.log(2), 0.0),
+        (0.23, 2.3, -math.log(10)),
+        (1.5, None, math.log(1.5)),
+        (1.5, 0.0, math.log(1.5)),
+        (1.5, math.inf, math.log(1.5)),
+        (0.0, 2.3, math.log(LOSS_FLOOR)),
+        (math.nan, 2.3, math.log(LOSS_LIMIT)),
+        (math.inf, None, math.log(LOSS_LIMIT)),
+        (None, 2.3, math.log(LOSS_LIMIT)),
+    ],
+)
+def test_a_loss_has_no_unit(loss: float | None, reference: float | None, expected: float) -> None:
+    assert log_loss(loss, reference) == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_state_does_not_know_the_unit_of_the_loss() -> None:
+    """A loss in other units, with its reference in the same: every feature but the last stays as it is."""
+    executed, features = np.array([0.25, -0.5], np.float32), []
+    for unit in (1.0, 3.0):
+        before = replace(BEFORE, loss=2.0 * unit, reference_loss=1.2 * unit)
+        now = replace(NOW, loss=1.5 * unit, reference_loss=1.2 * unit)
+        history = History().after(before, Outcome(True, 1.0 * unit), executed, now)
+        features.append(rich_state(now, history, 0.2, CODEC)[:-1])
+    assert features[0] == pytest.approx(features[1], abs=1e-5)

@@ -12,6 +12,14 @@ from dapfl.tuning import HyperparameterPolicy, Situation, build_policy
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+FORGETFUL = """
+from dapfl.tuning import HyperparameterPolicy
+
+class Mine(HyperparameterPolicy):
+    def restore(self, state): pass
+"""
+
+
 def own(source: str, client: int = 1) -> HyperparameterPolicy:
     return build_policy(PolicyConfig(kind="own", source=source), seed=5, client=client)
 
@@ -28,7 +36,7 @@ def test_example_policy_lowers_its_rate_on_a_plateau_and_keeps_the_budget() -> N
     assert etas == [0.1, 0.1, 0.05, 0.05, 0.025]
     assert policy.choose(situation(5, 1.0, budget=5.0)).alpha == 3
     other = own(f"{EXAMPLES / 'own_policy.py'}:Plateau", client=2)
-    other.restore(policy.state())
+    other.restore(policy.saved_state())
     assert other.choose(situation(6, 1.0)) == policy.choose(situation(6, 1.0))
     assert (policy.seed, policy.client, other.client) == (5, 1, 2)
 
@@ -42,10 +50,11 @@ def test_agent_improves_a_loop_of_ones_own(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "cannot be found"),
-        ("X = 1", "no class Mine"),
-        ("class Mine: pass", "no class Mine"),
-        ("import nowhere_at_all", "fails when loaded: ModuleNotFoundError"),
+        (None, "does not exist"),
+        ("X = 1", "does not define 'Mine'"),
+        ("class Mine: pass", "not a subclass of dapfl.tuning.HyperparameterPolicy"),
+        ("import nowhere_at_all", "fails: ModuleNotFoundError"),
+        (FORGETFUL, "Mine has `restore` but no `saved_state`"),
     ],
 )
 def test_unusable_own_policy_is_named(tmp_path: Path, content: str | None, message: str) -> None:
@@ -54,3 +63,8 @@ def test_unusable_own_policy_is_named(tmp_path: Path, content: str | None, messa
         path.write_text(content)
     with pytest.raises(ConfigError, match=message):
         own(f"{path}:Mine")
+
+
+def test_a_source_that_is_no_reference_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not a policy of your own"):
+        own("Plateau")

@@ -1,15 +1,11 @@
 """What every policy promises, and the simple ones."""
 
-import math
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dapfl.config import ActionSpace, Axis, PolicyConfig
 from dapfl.errors import ConfigError, PolicyError
+from dapfl.hyperparameters import Hyperparameters
 from dapfl.tuning import AgentRecord, Choice, Fixed, Outcome, Situation, build_policy, decide
-from dapfl.tuning.action_space import Hyperparameters
 
 
 def situation(round_: int = 0, budget: float = 32.0, epoch_cost: float = 1.5) -> Situation:
@@ -22,26 +18,6 @@ def pinned(kind: str = "fixed", capped: bool = False, eta: float = 0.1, alpha: i
         alpha=Axis(low=1, high=30, integer=True, pinned=alpha),
     )
     return PolicyConfig(kind=kind, capped=capped, space=space)  # type: ignore[arg-type]
-
-
-@given(
-    budget=st.floats(0.01, 1e4), epoch_cost=st.floats(1e-6, 1e3), transfer_cost=st.floats(0, 100)
-)  # fmt: skip
-def test_affordable_is_the_most_epochs_that_keep_equation_19(
-    budget: float, epoch_cost: float, transfer_cost: float
-) -> None:
-    seen = Situation(0, 1, 1.0, 0.5, 0.5, budget, epoch_cost, transfer_cost, 600)
-    epochs = seen.affordable
-    assert epochs >= 0
-    if epochs:
-        assert seen.cost(epochs) <= budget
-    if epochs < 10**6:
-        assert seen.cost(epochs + 1) > budget or math.isclose(seen.cost(epochs + 1), budget)
-
-
-@pytest.mark.parametrize("broken", [{"budget": math.nan}, {"epoch_cost": math.inf}, {"epoch_cost": math.nan}])
-def test_nothing_is_affordable_when_resources_are_no_numbers(broken: dict[str, float]) -> None:
-    assert situation(**broken).affordable == 0
 
 
 def test_free_epochs_are_affordable_in_any_number() -> None:
@@ -93,6 +69,6 @@ def test_random_policy_depends_on_seed_client_and_round_only() -> None:
 
 def test_policy_without_memory_restores_nothing_only() -> None:
     policy = build_policy(pinned(), seed=0, client=1)
-    policy.restore(policy.state())
+    policy.restore(policy.saved_state())
     with pytest.raises(PolicyError, match="another policy"):
         policy.restore(b"learned")

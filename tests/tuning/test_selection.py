@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from dapfl.errors import PolicyError
-from dapfl.tuning.selection import DDPGSelector, EveryClient, SelectionReport, build_selector
+from dapfl.tuning.selection import (
+    DDPGSelector,
+    EveryClient,
+    RandomClients,
+    SelectionReport,
+    build_selector,
+)
 
 CLIENTS = list(range(1, 21))
 
@@ -35,7 +41,7 @@ def test_every_client_is_every_client() -> None:
     assert isinstance(selector, EveryClient)
     assert selector.select(0, CLIENTS) == frozenset(CLIENTS)
     selector.observe([report(1, 0)])
-    selector.restore(selector.state())
+    selector.restore(selector.saved_state())
     with pytest.raises(PolicyError, match="settings differ"):
         selector.restore(b"x")
 
@@ -75,12 +81,12 @@ def test_restored_selector_continues_bit_for_bit(stop: int, between: bool) -> No
     live(selector, range(stop))
     if between:  # stopped after selecting, before the reports came
         chosen = selector.select(stop, CLIENTS)
-    other.restore(selector.state())
+    other.restore(selector.saved_state())
     if between:
         for each in (selector, other):
             each.observe([report(client, stop) for client in sorted(chosen)])
     assert live(selector, range(stop + 1, 12)) == live(other, range(stop + 1, 12))
-    assert selector.state() == other.state()
+    assert selector.saved_state() == other.saved_state()
 
 
 def test_silence_of_a_selected_client_counts_as_not_finished() -> None:
@@ -109,3 +115,19 @@ def test_observing_before_selecting_is_an_error() -> None:
         DDPGSelector(0).observe([])
     with pytest.raises(PolicyError, match="not the state of a client selector"):
         DDPGSelector(0).restore(b"\x01")
+
+
+def test_so_many_are_drawn_at_random_and_all_alike() -> None:
+    selector = build_selector("all", seed=1, minimum=3, per_round=5)
+    assert isinstance(selector, RandomClients)
+    chosen = [selector.select(round_, CLIENTS) for round_ in range(400)]
+    assert all(len(each) == 5 for each in chosen)
+    counts = [sum(client in each for each in chosen) for client in CLIENTS]
+    assert min(counts) > 70 and max(counts) < 130  # a hundred is expected
+    assert chosen == [build_selector("all", 1, 3, 5).select(round_, CLIENTS) for round_ in range(400)]
+
+
+def test_the_agent_of_cs_selects_as_many_as_asked_for_from_the_first_round_on() -> None:
+    selector = build_selector("ddpg-client", seed=0, minimum=3, per_round=4)
+    assert isinstance(selector, DDPGSelector)
+    assert [len(each) for each in live(selector, range(5))] == [4] * 5

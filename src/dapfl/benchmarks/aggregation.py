@@ -1,8 +1,9 @@
-"""`dapfl bench aggregation`: one whole secure aggregation, beside CKKS and unpacked Paillier.
+"""`dapfl bench aggregation`: one whole secure aggregation, beside SecAgg+, CKKS and unpacked Paillier.
 
 Every step of Fig. 4 between trained models and the next global model, on one core: pack, ε₁, sign, ε₂
 for each client; open, verify, multiply, sign at the server; verify, decrypt, decode once. What each
-client would send is counted in bytes. The peers get the same vectors, weighted by the same |D_i|.
+client would send is counted in bytes. The same is done once more with a committee that decrypts
+(`benchmarks/committee.py`). The peers get the same vectors, weighted by the same |D_i|.
 """
 
 from collections import defaultdict
@@ -13,29 +14,31 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.typing import NDArray
 
-from dapfl.benchmarks import ckks
-from dapfl.benchmarks.peers import Phe
+from dapfl.arrays import Vector
+from dapfl.benchmarks.committee import CommitteeAggregation, CommitteeJob, check_signatures
+from dapfl.benchmarks.peers import ckks, secagg
+from dapfl.benchmarks.peers.paillier import Phe
 from dapfl.benchmarks.result import BenchResult, Figures, absent, host
-from dapfl.benchmarks.timing import CLOCK, clock, medians, one_core, seconds_of
-from dapfl.crypto.engine import set_threads
+from dapfl.benchmarks.timing import CLOCK, Job, clock, medians, one_core, seconds_of
+from dapfl.crypto.engines.base import set_threads
 from dapfl.crypto.envelope import Envelope, envelope_named
-from dapfl.crypto.packing import Bounds, ModelContext, VectorCodec, codec_named
+from dapfl.crypto.packing import Bounds, ReferenceModels, VectorCodec, codec_named
 from dapfl.crypto.paillier import PrivateKey, generate_keypair
 from dapfl.crypto.signature import sign, signature_bytes, verify
+from dapfl.crypto.threshold_keys import generate_committee
 from dapfl.errors import DapflError
 
 SIZES = (7_850, 21_840, 1_700_000, 11_200_000)
 GROWTH_CLIENTS = 3
 PHE_SAMPLE = 40
-
-Vector = NDArray[np.float32]
+COMMITTEES = ((5, 4), (5, 3))  # members, and how many decrypt; the first is the default
 
 
 @dataclass(frozen=True)
 class Models:
     """What 20 trained clients might hold: W(t), W(t-1), each ŵ_i and |D_i|."""
 
-    context: ModelContext
+    reference: ReferenceModels
     locals: tuple[Vector, ...]
     samples: tuple[int, ...]
 
@@ -47,11 +50,11 @@ class Models:
         previous = current - rng.normal(0, 0.01, size).astype(np.float32)
         samples = tuple(int(n) for n in rng.normal(600, 200, clients).clip(32, 1600))
         moved = tuple(current + rng.normal(0, 0.01, size).astype(np.float32) for _ in samples)
-        return cls(ModelContext(current, previous), moved, samples)
+        return cls(ReferenceModels(current, previous), moved, samples)
 
     def mean(self) -> NDArray[np.float64]:
         """Eq. 44 in float64, without any cryptography."""
-        total = np.zeros(self.context.size)
+        total = np.zeros(self.reference.size)
         for local, samples in zip(self.locals, self.samples, strict=True):
             total += samples * local.astype(np.float64)
         return total / sum(self.samples)
@@ -97,7 +100,7 @@ class SecureAggregation:
         local, samples = self.models.locals[i], self.models.samples[i]
         key = self.keys.cs  # clients hold SK_CS, so they encrypt by the Chinese remainder theorem
         with self._step("pack"):
-            rows = self.codec.encode(local, samples, self.models.context).plaintexts
+            rows = self.codec.encode(local, samples, self.models.reference).plaintexts
             count = self.codec.encode_count(samples)
         with self._step("encrypt"):
             omega = key.encrypt(np.concatenate([rows, count])).tobytes()  # Eqs 33-34
@@ -108,15 +111,16 @@ class SecureAggregation:
 
     def _server(self, uploads: Iterable[bytes]) -> bytes:
         public = self.keys.cs.public_key
-        omegas = []
+        opened = []
         for i, upload in enumerate(uploads):
-            signer = self.keys.clients_sign[i].public_key
             with self._step("open"):
-                opened = self.envelope.open(upload, self.keys.clients[i], b"bench")  # Eq. 37
-            width = signature_bytes(signer)
-            with self._step("verify"):
-                verify(opened[:-width], opened[-width:], signer)  # Eq. 38
-                omegas.append(self._rows(opened[:-width]))
+                opened.append(self.envelope.open(upload, self.keys.clients[i], b"bench"))  # Eq. 37
+        signers = [key.public_key for key in self.keys.clients_sign[: len(opened)]]
+        with self._step("verify"):
+            check_signatures(opened, signers)  # Eq. 38
+            omegas = [
+                self._rows(each[: -signature_bytes(key)]) for each, key in zip(opened, signers, strict=True)
+            ]
         with self._step("multiply"):
             aggregate = public.product(omegas).tobytes()  # Eq. 39
         with self._step("sign aggregate"):
@@ -132,7 +136,7 @@ class SecureAggregation:
         with self._step("decode"):
             samples = self.codec.decode_count(sums[-1:], len(self.models.locals))
             return self.codec.decode(
-                sums[:-1], len(self.models.locals), samples, self.models.context
+                sums[:-1], len(self.models.locals), samples, self.models.reference
             )  # Eq. 44
 
     def _rows(self, omega: bytes) -> NDArray[np.uint8]:
@@ -178,16 +182,24 @@ def run(
                 name: SecureAggregation(keys, models, packing, envelope_named(name))
                 for name in ("hybrid", "paillier")
             }
+            committees = {
+                f"committee of {members}, any {needed}": _committee(members, needed, keys, models, packing)
+                for members, needed in COMMITTEES
+            }
             tenseal = ckks.Aggregation(models.locals, models.samples) if ckks.installed() else None
-            times = medians({**ours, **({"ckks": tenseal} if tenseal else {})}, repeats)
+            masking = _secagg(models) if secagg.installed() else {}
+            protocols: dict[str, SecureAggregation | CommitteeAggregation] = {**ours, **committees}
+            jobs: dict[str, Job] = {**protocols, **masking, **({"ckks": tenseal} if tenseal else {})}
+            times = medians(jobs, repeats)
             exact = models.mean()
             figures: dict[str, Figures] = {
-                name: _figures(aggregation, times[name], exact) for name, aggregation in ours.items()
+                name: _figures(aggregation, times[name], exact) for name, aggregation in protocols.items()
             }
             growth = {f"{each:,} weights": _growth(each, keys, packing) for each in sizes}
             peers = {
                 "tenseal CKKS": _ckks_figures(tenseal, times, exact),
                 "phe unpacked": _phe(size, clients, bits),
+                **{name: _secagg_figures(masking.get(name), times.get(name), models) for name in _SECAGG},
             }
         finally:
             set_threads(None)
@@ -199,6 +211,11 @@ def run(
         ratios["phe unpacked / hybrid seconds"] = (
             float(str(peers["phe unpacked"]["seconds"])) / times["hybrid"]
         )
+    first = next(iter(committees))
+    ratios[f"{first} / hybrid seconds"] = times[first] / times["hybrid"]
+    for name in masking:
+        ratios[f"hybrid / {name} seconds"] = times["hybrid"] / times[name]
+        ratios.update({f"{each} / {name} seconds": times[each] / times[name] for each in committees})
     return BenchResult(
         work={
             "what": "one secure aggregation, all roles on one core",
@@ -217,13 +234,70 @@ def run(
     )
 
 
-def _figures(aggregation: SecureAggregation, seconds: float, exact: NDArray[np.float64]) -> Figures:
+_SECAGG = ("Flower SecAgg+, full graph", "Flower SecAgg+, 7 neighbours")
+
+
+def _secagg(models: Models) -> dict[str, secagg.Aggregation]:
+    """SecAgg+ with all clients as neighbours, more than half of whom must stay; and with 7, any 5."""
+    clients = len(models.locals)
+    few = min(7, clients)
+    shapes = ((clients, clients // 2 + 1), (few, min(5, few)))
+    return {
+        name: secagg.Aggregation(models.locals, *shape) for name, shape in zip(_SECAGG, shapes, strict=True)
+    }
+
+
+def _secagg_figures(aggregation: secagg.Aggregation | None, seconds: float | None, models: Models) -> Figures:
+    if aggregation is None or seconds is None:
+        return absent("not installed", secagg.INSTALL)
+    return {
+        "seconds": seconds,
+        "bytes_a_client": aggregation.bytes_up,
+        "bytes_a_weight": aggregation.bytes_up / models.reference.size,
+        "largest_error": float(np.abs(aggregation.result - np.mean(models.locals, axis=0)).max()),
+        "note": "clients weigh the same; nothing is signed, sealed or sent; CS must follow the protocol",
+    }
+
+
+def _committee(
+    members: int, needed: int, keys: Keys, models: Models, codec: VectorCodec
+) -> CommitteeAggregation:
+    key = keys.cs.public_key
+    shares = generate_committee(
+        key.bits, members=members, threshold=needed, engine=key.engine, allow_insecure_small_keys=True
+    )
+    people = len(models.locals)
+    return CommitteeAggregation(
+        CommitteeJob(
+            shares=shares,
+            cs_sign=keys.cs_sign,
+            clients=keys.clients[:people],
+            clients_sign=keys.clients_sign[:people],
+            references=models.reference,
+            locals=models.locals,
+            samples=models.samples,
+            codec=codec,
+            envelope=envelope_named("hybrid"),
+        )
+    )
+
+
+def _figures(
+    aggregation: SecureAggregation | CommitteeAggregation, seconds: float, exact: NDArray[np.float64]
+) -> Figures:
     assert aggregation.result is not None
     error = float(np.abs(aggregation.result - exact).max())
     if error > 1e-3:
         raise DapflError(f"The aggregate is off by {error:g}: please report this.")
     steps = {f"{name} seconds": spent for name, spent in aggregation.seconds.items()}
-    return {"seconds": seconds, "bytes_a_client": aggregation.bytes_up, "largest_error": error, **steps}
+    sent = {
+        "bytes_a_client": aggregation.bytes_up,
+        "bytes_a_weight": aggregation.bytes_up / len(exact),
+    }
+    if isinstance(aggregation, CommitteeAggregation):
+        sent["bytes_a_member"] = aggregation.member_bytes_up
+        sent["bytes_a_weight_a_member"] = aggregation.member_bytes_up / len(exact)
+    return {"seconds": seconds, **sent, "largest_error": error, **steps}
 
 
 def _growth(size: int, keys: Keys, codec: VectorCodec) -> Figures:
@@ -253,7 +327,7 @@ def _ckks_figures(
 
 
 def _phe(size: int, clients: int, bits: int) -> Figures:
-    """python-paillier, one weight a ciphertext: measured on a few weights and multiplied up."""
+    """python-paillier with one weight per ciphertext, extrapolated from a few weights."""
     if find_spec("phe") is None:
         return absent("not installed", "pip install phe")
     library = Phe(bits)
@@ -265,5 +339,5 @@ def _phe(size: int, clients: int, bits: int) -> Figures:
     return {
         "seconds": size * (clients * (encrypt + add) + decrypt),
         "bytes_a_client": size * bits // 4,
-        "note": f"one weight a ciphertext; measured on {PHE_SAMPLE} weights and multiplied up",
+        "note": f"one weight per ciphertext; extrapolated from {PHE_SAMPLE} weights",
     }

@@ -1,7 +1,7 @@
 """`dapfl bench crypto`: Paillier operations a second on one core, ours beside what else Python offers.
 
-Ours go through the public interface from float weights to bytes and back: packing, fresh randomness,
-layout and all, 127 weights a ciphertext. A peer's ciphertext holds one small integer.
+Our engines are measured through the public interface, from float weights to bytes and back, with packing and
+fresh randomness; one ciphertext holds 127 weights. A ciphertext of a peer holds one small integer.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,12 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.typing import NDArray
 
-from dapfl.benchmarks.peers import PAILLIER_PEERS, Candidate
+from dapfl.arrays import Vector
+from dapfl.benchmarks.peers.paillier import PAILLIER_PEERS, Candidate
 from dapfl.benchmarks.result import BenchResult, Figures, absent, host
 from dapfl.benchmarks.timing import CLOCK, Job, medians, one_core, seconds_of, sized
-from dapfl.crypto.engine import available_engines, set_threads
-from dapfl.crypto.packing import Bounds, CompactCodec, ModelContext
+from dapfl.crypto.engines.base import available_engines, set_threads
+from dapfl.crypto.packing import Bounds, CompactCodec, ReferenceModels
 from dapfl.crypto.paillier import PrivateKey, PublicKey, generate_keypair
 from dapfl.errors import DapflError
 
@@ -31,7 +32,7 @@ Preparation = Callable[[int], Job]
 def run(*, bits: int = 2048, seconds: float = 0.4, repeats: int = 5, insecure: bool = False) -> BenchResult:
     """Measures every engine of this machine and every peer that is installed.
 
-    `seconds` is about how long an operation is watched at a time; `insecure` allows small keys, for trials.
+    `seconds` is roughly how long an operation is timed in one turn; `insecure` allows small keys, for trials.
     """
     missing: dict[str, Figures] = {}
     subjects: dict[str, tuple[float, dict[str, Preparation]]] = {}
@@ -89,30 +90,30 @@ def _ours(engine: str, bits: int, insecure: bool) -> tuple[float, dict[str, Prep
     public = key.public_key
     codec = CompactCodec(BOUNDS, public.plaintext_bytes)
 
-    def vectors(count: int) -> tuple[NDArray[np.float32], ModelContext]:
+    def vectors(count: int) -> tuple[Vector, ReferenceModels]:
         rng = np.random.default_rng(count)
         current, step = rng.normal(0, (0.05, 0.01), (count * codec.rows.per_row, 2)).astype(np.float32).T
-        return current + step, ModelContext(np.ascontiguousarray(current))
+        return current + step, ReferenceModels(np.ascontiguousarray(current))
 
     def encrypt(by: PublicKey | PrivateKey, count: int) -> Job:
-        local, context = vectors(count)
-        return lambda: by.encrypt(codec.encode(local, SAMPLES, context).plaintexts)
+        local, reference = vectors(count)
+        return lambda: by.encrypt(codec.encode(local, SAMPLES, reference).plaintexts)
 
     def encrypted(count: int) -> NDArray[np.uint8]:
-        local, context = vectors(count)
-        return public.encrypt(codec.encode(local, SAMPLES, context).plaintexts)
+        local, reference = vectors(count)
+        return public.encrypt(codec.encode(local, SAMPLES, reference).plaintexts)
 
     def add(count: int) -> Job:
         batch = encrypted(count)
         return lambda: public.add(batch, batch)
 
     def decrypt(count: int) -> Job:
-        batch, (_, context) = encrypted(count), vectors(count)
-        return lambda: codec.decode(key.decrypt(batch), 1, SAMPLES, context)
+        batch, (_, reference) = encrypted(count), vectors(count)
+        return lambda: codec.decode(key.decrypt(batch), 1, SAMPLES, reference)
 
-    # A figure is worth nothing if the sums are wrong.
-    local, context = vectors(3)
-    plain = codec.encode(local, SAMPLES, context).plaintexts
+    # Speed is worth nothing if the sums are wrong.
+    local, reference = vectors(3)
+    plain = codec.encode(local, SAMPLES, reference).plaintexts
     total = key.decrypt(public.add(public.encrypt(plain), key.encrypt(plain)))
     if not np.array_equal(total[:, : plain.shape[1]], codec.add_plain([plain, plain])):
         raise DapflError(f"The engine {engine} computes wrong sums: please report this.")

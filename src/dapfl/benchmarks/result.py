@@ -1,15 +1,17 @@
-"""What a benchmark hands back: one object, all of it measured in one run on one machine."""
+"""What a benchmark returns: one object, all of it measured in one run on one machine."""
 
 import platform
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import cast
 
 import msgspec
 from rich.table import Table
 
 from dapfl import __version__
 from dapfl.benchmarks.timing import cores
+from dapfl.crypto.engines.base import available_engines
 from dapfl.provenance import cpu_name, source_commit
 
 Figures = Mapping[str, object]
@@ -27,12 +29,23 @@ class BenchResult:
     peers: Mapping[str, Figures] = field(default_factory=dict)
     ratios: Mapping[str, float] = field(default_factory=dict)
 
+    def with_warnings(self, *warnings: str) -> "BenchResult":
+        """The same result with reasons to distrust it, beside those that it has."""
+        if not warnings:
+            return self
+        return replace(self, work={**self.work, "warnings": [*self.warnings, *warnings]})
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Reasons to distrust the figures."""
+        return cast(Sequence[str], self.work.get("warnings", ()))
+
     def json(self) -> str:
         """The whole result as one JSON object on one line."""
         return msgspec.json.encode(self).decode()
 
     def tables(self) -> Iterator[Table]:
-        """The result for reading: one table for each part that has anything in it."""
+        """The result for people: one table for each part that is not empty."""
         for title, figures in (("work", self.work), ("ours", self.ours), *self.peers.items()):
             if figures:
                 yield _table(title, figures)
@@ -50,6 +63,7 @@ def host() -> Figures:
     return {
         "cpu": cpu_name(),
         "cores": cores(),
+        "arithmetic_engine": available_engines()[0],
         "python": platform.python_version(),
         "dapfl": __version__,
         "commit": source_commit(),

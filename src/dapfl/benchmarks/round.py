@@ -1,16 +1,16 @@
 """`dapfl bench round`: the seconds of a round in our local engine, in Flower's simulation and in pfl.
 
 The same work for all, on all cores: 20 clients score the model on their data and train one epoch, the
-server averages and scores the test set. Starting processes is not counted. Then what encryption adds to
-a round of the default run, whose training our own code has made short, and what that round takes with
-torch's training.
+server averages and scores the test set. Starting processes is not counted. Then encrypted rounds of the
+default run, compared with a plain round that our own code trains and with one that torch trains.
 """
 
 import hashlib
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -18,10 +18,10 @@ from typing import cast
 import msgspec
 import numpy as np
 
-from dapfl.benchmarks import flower_peer, pfl_peer, torch_task
+from dapfl.benchmarks.peers import flower, pfl, torch_task
+from dapfl.benchmarks.peers.workload import PeerFailed, Workload, run_peer
 from dapfl.benchmarks.result import BenchResult, Figures, absent, host
-from dapfl.benchmarks.timing import cores
-from dapfl.benchmarks.workload import PeerFailed, Workload, run_peer
+from dapfl.benchmarks.timing import cores, spread_of
 from dapfl.config import RunConfig, override
 from dapfl.console import err
 
@@ -31,15 +31,19 @@ ENCRYPTIONS: Mapping[str, Mapping[str, object]] = {
     "none": {"crypto.encryption": "none"},
     "hybrid": {"crypto.envelope": "hybrid"},
     "paillier": {"crypto.envelope": "paillier"},
+    "committee": {"crypto.decryption": "committee"},
 }
+ENOUGH = 10  # rounds that a median should be made of
+_BLOCKS = 2  # every engine is measured this often, in turn
 
 
 def run(
     *,
     tasks: tuple[str, ...] = TASKS,
     clients: int = 20,
-    rounds: int = 8,
-    encrypted_rounds: int = 3,
+    rounds: int = 12,
+    encrypted_rounds: int = 12,
+    codec: str = "compact",
     encrypted_changes: Mapping[str, object] | None = None,
     peer_python: str,
     timeout: float = 600,
@@ -54,40 +58,77 @@ def run(
     peers: dict[str, dict[str, object]] = {}
     ratios: dict[str, float] = {}
     for task in tasks:
-        work = Workload(task=task, clients=clients, rounds=rounds)
-        err.print(f"{task}: ours")
-        mine = _our_run(_same_work(work), inline)
-        ours[task] = {
-            "round_seconds": mine.round_seconds,
-            "all_rounds": mine.seconds,
-            "accuracy": mine.accuracy,
-        }
-        for name, figures in _peers(work, peer_python, timeout).items():
+        # The first round of each block is not counted.
+        work = Workload(task=task, clients=clients, rounds=1 + -(-(rounds - 1) // _BLOCKS))
+        mine, others = _engines(work, peer_python, timeout, inline)
+        ours[task] = mine
+        for name, figures in others.items():
             peers.setdefault(name, {})[task] = figures
             if "round_seconds" in figures:
-                ratios[f"{name} / ours, {task}"] = float(str(figures["round_seconds"])) / mine.round_seconds
+                ratios[f"{name} / ours, {task}"] = _seconds(figures) / _seconds(mine)
     if encrypted_rounds:
         ours["agents"] = _agents(clients)
-    for codec in ("exact", "compact") if encrypted_rounds else ():
         figures = _encrypted(codec, clients, encrypted_rounds, encrypted_changes or {}, inline)
         ours[f"encrypted, {codec}"] = figures
-        seconds = {name: cast(Figures, figures[name])["round_seconds"] for name in ENCRYPTIONS}
-        for name in ("hybrid", "paillier"):
-            ratios[f"{name} / plain round, {codec}"] = float(str(seconds[name])) / float(str(seconds["none"]))
-            slow = float(str(seconds["none, trained by torch"]))
-            ratios[f"{name} / plain round trained by torch, {codec}"] = float(str(seconds[name])) / slow
+        seconds = {name: _seconds(cast(Figures, figures[name])) for name in ENCRYPTIONS}
+        for name in ("hybrid", "paillier", "committee"):
+            ratios[f"{name} / plain round, {codec}"] = seconds[name] / seconds["none"]
+            ratios[f"{name} / plain round trained by torch, {codec}"] = (
+                seconds[name] / seconds["none, trained by torch"]
+            )
         # The agents' seconds are of one core, a round's of all.
-        share = float(str(ours["agents"]["round_seconds"])) / cores() / float(str(seconds["none"]))
-        ratios[f"agents / plain round, {codec}"] = share
+        ratios[f"agents / plain round, {codec}"] = _seconds(ours["agents"]) / cores() / seconds["none"]
     what = {
-        "what": "seconds of a round, all cores",
+        "what": "seconds of a round, all cores; medians with quartiles",
         "clients": clients,
         "epochs": 1,
         "batch_size": Workload(task="").batch_size,
         "rounds": rounds,
+        "encrypted_rounds": encrypted_rounds,
         **host(),
     }
-    return BenchResult(work=what, ours=ours, peers=peers, ratios=ratios)
+    result = BenchResult(work=what, ours=ours, peers=peers, ratios=ratios)
+    fewest = min(count - 1 for count in (rounds if tasks else 99, encrypted_rounds or 99))
+    if fewest < ENOUGH:
+        result = result.with_warnings(f"Only {fewest} rounds were counted: medians of fewer than {ENOUGH}.")
+    return result
+
+
+def _seconds(figures: Figures) -> float:
+    return float(str(figures["round_seconds"]))
+
+
+def _timed(seconds: list[float]) -> dict[str, object]:
+    """The figures of some rounds, all of which count."""
+    spread = spread_of(seconds)
+    return {
+        "round_seconds": spread["median"],
+        "quartiles": spread["quartiles"],
+        "counted": spread["counted"],
+        "all_rounds": seconds,
+    }
+
+
+def _engines(
+    work: Workload, peer_python: str, timeout: float, inline: bool
+) -> tuple[Figures, dict[str, Figures]]:
+    """Our rounds and the peers', in turn, block by block."""
+    mine: list[float] = []
+    accuracy: float | None = None
+    theirs: dict[str, list[Figures]] = {}
+    for block in range(_BLOCKS):
+        err.print(f"{work.task}: ours, Flower's simulation twice, pfl ({block + 1} of {_BLOCKS})")
+        run = _our_run(_same_work(work), inline)
+        mine += run.seconds[1:] or run.seconds
+        accuracy = run.accuracy
+        for name, figures in _peers(work, peer_python, timeout).items():
+            theirs.setdefault(name, []).append(figures)
+    merged: dict[str, Figures] = {}
+    for name, blocks in theirs.items():
+        broken = [figures for figures in blocks if "absent" in figures]
+        rounds = [second for figures in blocks for second in cast(list[float], figures.get("all_rounds", []))]
+        merged[name] = broken[0] if broken else {**blocks[-1], **_timed(rounds)}
+    return {**_timed(mine), "accuracy": accuracy}, merged
 
 
 def _same_work(work: Workload) -> RunConfig:
@@ -110,44 +151,58 @@ def _same_work(work: Workload) -> RunConfig:
 
 @dataclass(frozen=True)
 class _Run:
-    """What a run of ours took, and what came of it."""
+    """How long one of our runs took, and its result."""
 
     seconds: list[float]
     accuracy: float | None
     model: str  # a digest of its weights
 
-    @property
-    def round_seconds(self) -> float:
-        """Without the first round, which starts processes, builds tables and proves what is proved once."""
-        return statistics.median(self.seconds[1:] or self.seconds)
-
 
 def _our_run(config: RunConfig, inline: bool) -> _Run:
-    from dapfl.experiments.runner import start
+    (run,) = _our_runs([config], inline)
+    return run
 
-    seconds: list[float] = []
-    accuracy = None
+
+def _our_runs(configs: Sequence[RunConfig], inline: bool) -> list[_Run]:
+    """Plays runs of as many rounds in turn: a round of each, then the next round of each."""
+    from dapfl.runs.directory import RunDirectory
+    from dapfl.runs.session import start
+
+    seconds: list[list[float]] = [[] for _ in configs]
+    accuracies: list[float | None] = [None] * len(configs)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run"
-        with start(config, path, inline=inline) as session:
-            began = time.perf_counter()
-            for record in session:
-                ended = time.perf_counter()
-                seconds.append(ended - began)
-                began, accuracy = ended, record.accuracy
-        with np.load(path / "model.npz") as tensors:
-            weights = b"".join(tensors[name].tobytes() for name in tensors.files)
-    return _Run(seconds, accuracy, hashlib.sha256(weights).hexdigest())
+        paths = [Path(folder) / str(index) for index in range(len(configs))]
+        with ExitStack() as stack:
+            sessions = [
+                stack.enter_context(start(config, path, inline=inline))
+                for config, path in zip(configs, paths, strict=True)
+            ]
+            rounds = [iter(session) for session in sessions]
+            for _ in range(configs[0].rounds):
+                for index, each in enumerate(rounds):
+                    began = time.perf_counter()
+                    accuracies[index] = next(each).accuracy
+                    seconds[index].append(time.perf_counter() - began)
+            for each in rounds:
+                for _ in each:  # a run ends after its last round
+                    pass
+        models = [_digest(RunDirectory(path).model_path) for path in paths]
+    return [_Run(*each) for each in zip(seconds, accuracies, models, strict=True)]
+
+
+def _digest(model: Path) -> str:
+    with np.load(model) as tensors:
+        weights = b"".join(tensors[name].tobytes() for name in tensors.files)
+    return hashlib.sha256(weights).hexdigest()
 
 
 def _peers(work: Workload, python: str, timeout: float) -> dict[str, Figures]:
-    err.print(f"{work.task}: Flower's simulation twice, pfl")
     torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={cores()}")
     same = msgspec.structs.replace(work, trainer="dapfl")
     return {
-        "flower": _peer("flower_peer", work, python, timeout, flower_peer.INSTALL),
-        "flower with our training": _peer("flower_peer", same, python, timeout, flower_peer.INSTALL),
-        "pfl": _peer("pfl_peer", work, python, timeout, pfl_peer.INSTALL, torchrun),
+        "flower": _peer("flower", work, python, timeout, flower.INSTALL),
+        "flower with our training": _peer("flower", same, python, timeout, flower.INSTALL),
+        "pfl": _peer("pfl", work, python, timeout, pfl.INSTALL, torchrun),
     }
 
 
@@ -160,16 +215,15 @@ def _peer(
         return absent(str(failure), install)
     # The first round starts a peer's processes and fills its caches, as it does ours.
     return {
-        "round_seconds": statistics.median(report.round_seconds[1:] or report.round_seconds),
-        "all_rounds": report.round_seconds,
+        **_timed(report.round_seconds[1:] or report.round_seconds),
         "accuracy": report.accuracy,
         "processes": report.processes,
     }
 
 
 def _agents(clients: int, rounds: int = 40) -> Figures:
-    """What the default setting's agents take a round to observe, learn and choose, on one core."""
-    from dapfl.experiments.settings import resolve
+    """What the agents of the default setting need per round to observe, learn and choose, on one core."""
+    from dapfl.runs.settings import resolve
     from dapfl.tuning import Outcome, Situation, build_policy
 
     config = resolve(RunConfig()).policy
@@ -187,15 +241,17 @@ def _agents(clients: int, rounds: int = 40) -> Figures:
 
 
 def _encrypted(codec: str, clients: int, rounds: int, changes: Mapping[str, object], inline: bool) -> Figures:
-    """The default run, plain and encrypted: one seed, so the same epochs and the same model."""
+    """The default run, plain and encrypted, round by round in turn: the same epochs and the same model."""
+    both = {"clients": clients, "rounds": rounds, "crypto.codec": codec}
+    configs = {
+        name: override(RunConfig(), {**both, **changes, **encryption})
+        for name, encryption in ENCRYPTIONS.items()
+    }
+    err.print(f"the default run, codec {codec}, in turn: {'; '.join(configs)}")
+    runs = dict(zip(configs, _our_runs(list(configs.values()), inline), strict=True))
     figures: dict[str, object] = {}
-    models = set()
-    for name, encryption in ENCRYPTIONS.items():
-        both = {"clients": clients, "rounds": rounds, "crypto.codec": codec}
-        config = override(RunConfig(), {**both, **changes, **encryption})
-        err.print(f"{config.task}, the default run, codec {codec}, encryption {name}")
-        run = _our_run(config, inline)
-        figures[name] = {"round_seconds": run.round_seconds, "all_rounds": run.seconds}
-        if "task" not in encryption:
-            models.add(run.model)  # torch's own training rounds differently
+    for name, run in runs.items():
+        figures[name] = {**_timed(run.seconds[1:] or run.seconds), "first_round_seconds": run.seconds[0]}
+    # Torch's own training rounds differently.
+    models = {run.model for name, run in runs.items() if "task" not in ENCRYPTIONS[name]}
     return {**figures, "same_model": len(models) == 1}

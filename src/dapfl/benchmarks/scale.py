@@ -1,6 +1,8 @@
-"""`dapfl bench scale`: seconds a round and peak memory of one machine, from 20 to 10,000 logistic clients.
+"""`dapfl bench scale`: seconds per round and peak memory on one machine, with 20 to 10,000 logistic clients.
 
-Every federation runs in a process of its own, so that no size pays for another. Clients draw their samples
+Then with encryption, where a round costs more: logistic clients, CNN uploads, uploads of ResNet-18.
+
+Every federation runs in a process of its own, so that none influences the next. Clients draw their samples
 from the whole training set (partition `resampled`), since 10,000 clients of 600 samples exceed it.
 """
 
@@ -20,34 +22,46 @@ from dapfl.config import RunConfig, override
 from dapfl.errors import DapflError
 
 CLIENTS = (20, 200, 2_000, 10_000)
+ENCRYPTED = (
+    ("logistic-mnist", 20),
+    ("logistic-mnist", 200),
+    ("logistic-mnist", 1_000),
+    ("cnn-mnist", 20),
+    ("resnet18-mnist", 3),
+)
 
 
 class ScaleReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process of one federation says."""
+    """What the process of one federation reports."""
 
     start_seconds: float
     round_seconds: list[float]
-    peak_bytes: int
+    peak_bytes: int  # of all processes together
+    server_bytes: int = 0  # of the process of CS
+    worker_bytes: int = 0  # of the largest process with clients in it
 
 
-def run(*, clients: tuple[int, ...] = CLIENTS, rounds: int = 3, workers: int = 0) -> BenchResult:
-    """Measures federations of these sizes, one after the other."""
+def run(
+    *,
+    clients: tuple[int, ...] = CLIENTS,
+    encrypted: tuple[tuple[str, int], ...] = ENCRYPTED,
+    rounds: int = 3,
+    workers: int = 0,
+) -> BenchResult:
+    """Measures open federations of these sizes, then encrypted ones of these tasks and sizes."""
     ours: dict[str, Figures] = {}
     for count in clients:
-        report = _measured(count, rounds, workers)
-        seconds = statistics.median(report.round_seconds[1:] or report.round_seconds)
-        ours[f"{count:,} clients"] = {
-            "round_seconds": seconds,
-            "milliseconds_a_client": 1000 * seconds / count,
-            "peak_megabytes": report.peak_bytes / 1e6,
-            "start_seconds": report.start_seconds,
-        }
+        report = _measured("logistic-mnist", count, rounds, workers, "none")
+        ours[f"{count:,} clients"] = _figures(report, count)
+    for task, count in encrypted:
+        report = _measured(task, count, rounds, workers, "paillier")
+        ours[f"encrypted, {task}, {count:,} clients"] = _figures(report, count)
     first, last = (ours[f"{count:,} clients"] for count in (clients[0], clients[-1]))
     return BenchResult(
         work={
-            "what": "federated averaging of logistic-mnist, 1 epoch, no encryption, all cores",
+            "what": "federated averaging, 1 epoch, all cores: logistic-mnist open, then encrypted runs",
             "rounds": rounds,
-            "memory": "the sum of the resident sizes of all processes",
+            "memory": "peak_megabytes: the sum of the resident sizes of all processes",
             **host(),
         },
         ours=ours,
@@ -61,8 +75,21 @@ def run(*, clients: tuple[int, ...] = CLIENTS, rounds: int = 3, workers: int = 0
     )
 
 
-def _measured(clients: int, rounds: int, workers: int) -> ScaleReport:
-    arguments = [str(clients), str(rounds), str(workers)]
+def _figures(report: ScaleReport, clients: int) -> Figures:
+    seconds = statistics.median(report.round_seconds[1:] or report.round_seconds)
+    return {
+        "round_seconds": seconds,
+        "milliseconds_a_client": 1000 * seconds / clients,
+        "first_round_seconds": report.round_seconds[0],
+        "peak_megabytes": report.peak_bytes / 1e6,
+        "server_megabytes": report.server_bytes / 1e6,
+        "worker_megabytes": report.worker_bytes / 1e6,
+        "start_seconds": report.start_seconds,
+    }
+
+
+def _measured(task: str, clients: int, rounds: int, workers: int, encryption: str) -> ScaleReport:
+    arguments = [task, str(clients), str(rounds), str(workers), encryption]
     done = subprocess.run(
         [sys.executable, "-m", "dapfl.benchmarks.scale", *arguments],
         capture_output=True,
@@ -75,14 +102,14 @@ def _measured(clients: int, rounds: int, workers: int) -> ScaleReport:
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=ScaleReport)
 
 
-def federation(clients: int, rounds: int, workers: int) -> ScaleReport:
-    """Runs one federation in this process and its workers, and watches what they take."""
-    from dapfl.experiments.runner import start
+def federation(task: str, clients: int, rounds: int, workers: int, encryption: str) -> ScaleReport:
+    """Runs one federation in this process and its workers, and measures their time and memory."""
+    from dapfl.runs.session import start
 
     config = override(
         RunConfig(),
         {
-            "task": "logistic-mnist",
+            "task": task,
             "setting": "fixed-capped",
             "eta": 0.05,
             "alpha": 1,
@@ -90,7 +117,7 @@ def federation(clients: int, rounds: int, workers: int) -> ScaleReport:
             "rounds": rounds,
             "workers": workers,
             "partition": "resampled",
-            "crypto.encryption": "none",
+            "crypto.encryption": encryption,
         },
     )
     seconds: list[float] = []
@@ -103,14 +130,20 @@ def federation(clients: int, rounds: int, workers: int) -> ScaleReport:
                 now = time.perf_counter()
                 seconds.append(now - last)
                 last = now
-    return ScaleReport(start_seconds=ready - began, round_seconds=seconds, peak_bytes=memory.peak)
+    return ScaleReport(
+        start_seconds=ready - began,
+        round_seconds=seconds,
+        peak_bytes=memory.peak,
+        server_bytes=memory.own,
+        worker_bytes=memory.largest_child,
+    )
 
 
 class PeakMemory:
-    """The largest sum of resident sizes of this process and its children, looked at ten times a second."""
+    """The largest resident sizes of this process, of a child, and of all, looked at ten times a second."""
 
     def __init__(self) -> None:
-        self.peak = 0
+        self.peak = self.own = self.largest_child = 0
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -129,14 +162,18 @@ class PeakMemory:
 
     def _look(self) -> None:
         me = psutil.Process()
-        total = 0
-        for process in (me, *me.children(recursive=True)):
+        own = total = me.memory_info().rss
+        for process in me.children(recursive=True):
             try:
-                total += process.memory_info().rss
+                size = process.memory_info().rss
             except psutil.NoSuchProcess:
                 continue
-        self.peak = max(self.peak, total)
+            total += size
+            self.largest_child = max(self.largest_child, size)
+        self.own, self.peak = max(self.own, own), max(self.peak, total)
 
 
 if __name__ == "__main__":
-    print(msgspec.json.encode(federation(*map(int, sys.argv[1:]))).decode())
+    task, clients, rounds, workers, encryption = sys.argv[1:]
+    report = federation(task, int(clients), int(rounds), int(workers), encryption)
+    print(msgspec.json.encode(report).decode())

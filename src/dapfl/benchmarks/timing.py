@@ -1,17 +1,19 @@
 """A fair clock for work on one core.
 
-It counts the CPU seconds of this process, all threads together: on an idle machine that is the time on the
-wall, on a busy one it leaves out the time that other processes took. Jobs take turns on the same core, so
-that what noise is left falls on all alike.
+It counts the CPU seconds of this process, all threads together. On an idle machine that is the wall-clock
+time; on a busy one it leaves out the time that other processes took. Jobs take turns on the same core, so
+that the remaining noise affects all of them alike.
 """
 
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
+
+import psutil
 
 Job = Callable[[], object]
 Name = TypeVar("Name", bound=Hashable)
@@ -53,6 +55,17 @@ def sized(prepare: Callable[[int], Job], seconds: float, most: int) -> tuple[int
     return count * loops, job
 
 
+def spread_of(seconds: Sequence[float]) -> dict[str, object]:
+    """The median of some measurements, their quartiles, and how many there are."""
+    quartiles = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else [*seconds] * 3
+    return {"median": quartiles[1], "quartiles": [quartiles[0], quartiles[2]], "counted": len(seconds)}
+
+
+def others_load(seconds: float = 1.0) -> float:
+    """How many cores are busy while this process only waits."""
+    return psutil.cpu_percent(interval=seconds) / 100 * (psutil.cpu_count() or 1)
+
+
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -74,7 +87,7 @@ def one_core() -> Iterator[None]:
 
 @contextmanager
 def results_only_on_stdout() -> Iterator[None]:
-    """Inside, whatever native libraries print on stdout goes to stderr: stdout carries the result alone."""
+    """Inside, what native libraries print on stdout goes to stderr: only the result goes to stdout."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -1,27 +1,33 @@
-"""`dapfl bench`: measures, beside what others offer."""
+"""`dapfl bench`: measures Dap-FL, beside other libraries."""
 
 import argparse
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dapfl.commands.options import choices_of
 from dapfl.console import err, out
+from dapfl.errors import ConfigError
 
 if TYPE_CHECKING:
     from dapfl.benchmarks.result import BenchResult
 
 EXAMPLES = """\
 examples:
-  dapfl bench crypto                        Paillier operations a second, one core
+  dapfl bench crypto                        Paillier operations per second on one core
   dapfl bench aggregation --json            one secure aggregation, as one JSON object
   dapfl bench aggregation --sizes 7850,21840
   dapfl bench round --peer-python peers/bin/python
   dapfl bench scale --clients 20,200
+  dapfl bench target --peer-python peers/bin/python
 
-Other libraries are measured where they are installed: pip install 'dapfl[bench]' for the cryptographic
+Other libraries are measured where they are installed: pip install '.[bench]' for the cryptographic
 ones. Flower's simulation and pfl bring many packages: give them an environment of their own that also has
 dapfl, and name its interpreter by --peer-python.
 """
+
+
+_BUSY = 0.15  # cores that other processes may use
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,29 +42,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--codec",
-        choices=["exact", "compact"],
+        choices=choices_of("crypto.codec"),
         default="compact",
-        help="aggregation: how models become integers",
+        help="aggregation, round: how models become integers",
     )
     parser.add_argument(
         "--clients", type=_numbers, metavar="N[,N]", help="scale: the sizes of the federations"
     )
-    parser.add_argument("--tasks", metavar="T[,T]", help="round: the tasks (logistic-mnist,cnn-mnist)")
+    parser.add_argument("--tasks", metavar="T[,T]", help="round, target: the tasks")
     parser.add_argument(
         "--peer-python",
         default=sys.executable,
         metavar="FILE",
-        help="round: the interpreter that has Flower's simulation and pfl (default: this one)",
+        help="round, target: the interpreter that has Flower's simulation and pfl (default: this one)",
     )
 
 
 def execute(args: argparse.Namespace) -> int:
     """Runs one benchmark and prints what it found."""
-    from dapfl.benchmarks.timing import results_only_on_stdout
+    from dapfl.benchmarks.timing import others_load, results_only_on_stdout
 
-    err.print(f"Measuring {args.what}; the machine should be doing nothing else.")
+    err.print(f"Measuring {args.what}; nothing else should run on this machine.")
+    before = others_load()
     with results_only_on_stdout():
         result = _BENCHES[args.what](args)
+    for when, load in (("before", before), ("after", others_load())):
+        if load > _BUSY:
+            result = result.with_warnings(
+                f"The machine was busy {when} the measurement: other processes used {load:.1f} cores."
+            )
+    for warning in result.warnings:
+        err.print(f"Warning: {warning}")
     if args.json:
         print(result.json())
         return 0
@@ -85,15 +99,36 @@ def _round(args: argparse.Namespace) -> "BenchResult":
     from dapfl.benchmarks import round as round_
 
     tasks = tuple(args.tasks.split(",")) if args.tasks else round_.TASKS
-    rounds, encrypted = (3, 1) if args.quick else (8, 3)
-    return round_.run(tasks=tasks, rounds=rounds, encrypted_rounds=encrypted, peer_python=args.peer_python)
+    rounds = 3 if args.quick else 12
+    return round_.run(
+        tasks=tasks,
+        rounds=rounds,
+        encrypted_rounds=rounds,
+        codec=args.codec,
+        peer_python=args.peer_python,
+    )
+
+
+def _target(args: argparse.Namespace) -> "BenchResult":
+    from dapfl.benchmarks import target
+
+    targets = target.QUICK if args.quick else target.TARGETS
+    if args.tasks:
+        known = {**target.QUICK, **target.TARGETS}
+        unknown = [task for task in args.tasks.split(",") if task not in known]
+        if unknown:
+            raise ConfigError(f"There is no target for {unknown[0]}: choose among {', '.join(known)}.")
+        targets = {task: known[task] for task in args.tasks.split(",")}
+    grid = target.GRID[:1] if args.quick else target.GRID
+    return target.run(targets=targets, grid=grid, peer_python=args.peer_python)
 
 
 def _scale(args: argparse.Namespace) -> "BenchResult":
     from dapfl.benchmarks import scale
 
     clients = args.clients or (scale.CLIENTS[:2] if args.quick else scale.CLIENTS)
-    return scale.run(clients=clients, rounds=2 if args.quick else 3)
+    encrypted = scale.ENCRYPTED[:1] if args.quick or args.clients else scale.ENCRYPTED
+    return scale.run(clients=clients, encrypted=encrypted, rounds=2 if args.quick else 3)
 
 
 _BENCHES: dict[str, Callable[[argparse.Namespace], "BenchResult"]] = {
@@ -101,6 +136,7 @@ _BENCHES: dict[str, Callable[[argparse.Namespace], "BenchResult"]] = {
     "aggregation": _aggregation,
     "round": _round,
     "scale": _scale,
+    "target": _target,
 }
 
 

@@ -3,8 +3,10 @@
 import argparse
 from pathlib import Path
 
+from dapfl.commands.options import Option, add_options, changes
 from dapfl.console import err, out, progress
 from dapfl.errors import DapflError
+from dapfl.runs.scales import SCALES, scale_of
 
 EXAMPLES = """\
 examples:
@@ -12,49 +14,55 @@ examples:
   dapfl compare --task cnn-fashion --settings dap-fl,large,small --seeds 3 --rounds 60 --out fashion
   dapfl compare --task logistic-mnist --settings all,oracle --scale standard --out logistic
 
-Settings: any of `dapfl run`, NAME:ETA:ALPHA for the fixed rules (fixed-capped:0.1:6), dap-fl:KAPPA for
-another price of work, a TOML file for a variant (examples/ablation/no-cap.toml), `all`, and `oracle` (a
-grid of fixed rules, of which the best counts). Start the same command again after a stop: it does only
-what is missing.
+Settings: any of `dapfl run`, NAME:ETA:ALPHA for the fixed rules (fixed-capped:0.1:6), NAME:ALPHA for rules
+that find η themselves (delta-sgd:6), dap-fl:KAPPA for another price of work, a TOML file for a variant
+(examples/ablation/no-cap.toml), `all`, and `oracle` (a grid of fixed rules, of which the best counts).
+Start the same command again after a stop: it does only what is missing.
 """
+
+
+_OPTIONS = (
+    Option("task", "task", "a built-in task (docs/tasks.md lists them) or FILE.py:NAME", "T", required=True),
+    Option("rounds", "rounds", "rounds of each run (default: by scale)", "N"),
+    Option("clients", "clients", "how many clients", "N"),
+    Option("per-round", "per_round", "how many clients, drawn at random, a round calls (default: all)", "K"),
+    Option("partition", "partition", "who has which samples, as for `dapfl run`", "P"),
+    Option(
+        "encryption",
+        "crypto.encryption",
+        "default: none, since encryption does not change a bit of the results",
+    ),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `dapfl compare`."""
-    parser.add_argument("--task", required=True, metavar="T")
+    add_options(parser, _OPTIONS)
     parser.add_argument("--settings", default="all", metavar="A,B|all", help="what to compare (default: all)")
     parser.add_argument(
-        "--scale", choices=["quick", "standard", "full"], default="standard", help="default rounds and seeds"
+        "--scale",
+        choices=list(SCALES),
+        default="standard",
+        help="how many rounds and seeds (default: standard)",
     )
-    parser.add_argument("--seeds", type=int, metavar="N", help="how many seeds")
+    parser.add_argument("--seeds", type=int, metavar="N", help="how many seeds (default: by scale)")
     parser.add_argument(
         "--first-seed", type=int, default=100, metavar="K", help="seeds K, K+1, ... (default: 100)"
     )
-    parser.add_argument("--rounds", type=int, metavar="N")
-    parser.add_argument("--clients", type=int, metavar="N")
-    parser.add_argument("--partition", metavar="P", help="iid or dirichlet:A")
     parser.add_argument(
-        "--encryption",
-        choices=["paillier", "none"],
-        default="none",
-        help="default: none, since encryption changes no result, bit for bit",
+        "--workers", type=int, default=0, metavar="W", help="runs at a time (default: one per core)"
     )
-    parser.add_argument(
-        "--workers", type=int, default=0, metavar="W", help="runs at a time (default: one a core)"
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the runs go")
 
 
 def execute(args: argparse.Namespace) -> int:
     """Runs what is missing, then writes the report of all runs."""
     from dapfl.config import RunConfig, override
-    from dapfl.experiments.compare import is_finished, parse_settings, plan, run_all, scale_of
+    from dapfl.runs.compare import is_finished, parse_settings, plan, run_all
 
     scale = scale_of(args.scale, args.task)
-    flags = {"task": args.task, "clients": args.clients, "partition": args.partition}
-    changes = {name: value for name, value in flags.items() if value is not None}
-    changes |= {"rounds": args.rounds or scale.rounds, "crypto.encryption": args.encryption}
-    base = override(RunConfig(), changes)
+    usual = {"rounds": scale.rounds, "crypto.encryption": "none"}
+    base = override(RunConfig(), usual | changes(args, _OPTIONS))
     seeds = range(args.first_seed, args.first_seed + (args.seeds or scale.seeds))
     jobs = plan(base, parse_settings(args.settings), seeds, args.out)
     missing = [job for job in jobs if not is_finished(job)]
@@ -76,7 +84,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _report(path: Path) -> None:
-    from dapfl.experiments.report import write_report
+    from dapfl.reporting.report import write_report
 
     report = write_report([path], path / "report")
     out.print(report.text, markup=False)

@@ -2,8 +2,9 @@
 
 import argparse
 from pathlib import Path, PurePosixPath
-from typing import Any
 
+from dapfl.commands.options import Option, add_options, changes
+from dapfl.config import SECURE_BITS
 from dapfl.console import err, out, progress
 from dapfl.errors import ConfigError
 
@@ -11,30 +12,36 @@ EXAMPLES = """\
 examples:
   dapfl deploy init --clients 5 --host fl.example.org --out deployment
   dapfl deploy init --clients 5 --host 10.0.0.7 --task wards.py:TASK --own-data 5000 --out deployment
+  dapfl deploy add deployment              one more client; also: replace deployment 3, remove deployment 3
+  dapfl deploy update server update-001/server.update
   dapfl deploy gateway server --listen 0.0.0.0:9092 --superlink 127.0.0.1:8000
 """
 
-
-# flag → the configuration value that it sets, and how it is shown
-_FLAGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "clients": ("clients", {"type": int, "metavar": "N", "help": "how many devices take part"}),
-    "task": ("task", {"metavar": "T", "help": "a task, or FILE.py:NAME (the file goes into every folder)"}),
-    "setting": ("setting", {"metavar": "S", "help": "dap-fl, large, ... (docs/tuning.md lists them)"}),
-    "rounds": ("rounds", {"type": int, "metavar": "N"}),
-    "seed": ("seed", {"type": int, "metavar": "K"}),
-    "deadline": (
-        "resources.deadline_seconds",
-        {"type": float, "metavar": "SECONDS", "help": "what a round may take a device"},
+_OPTIONS = (
+    Option("clients", "clients", "how many devices take part", "N"),
+    Option("task", "task", "a built-in task, or FILE.py:NAME (the file goes into every folder)", "T"),
+    Option("setting", "setting", "dap-fl, large, ... (docs/tuning.md lists them) or FILE.py:NAME", "S"),
+    Option("rounds", "rounds", "how many rounds", "N"),
+    Option("room", "room", "the most clients there may ever be (default: twice as many as now)", "N"),
+    Option("seed", "seed", "decides everything random but keys", "K"),
+    Option("deadline", "resources.deadline_seconds", "how long a round may take a device", "SECONDS"),
+    Option("encryption", "crypto.encryption", "how contributions are encrypted"),
+    Option("decryption", "crypto.decryption", "who can decrypt an aggregate: every client, or a committee"),
+    Option("key-bits", "crypto.key_bits", "the size of the keys", "B"),
+    Option("min-cohort", "min_cohort", "the fewest contributions that are aggregated", "N"),
+    Option(
+        "allow-insecure-small-keys",
+        "crypto.allow_insecure_small_keys",
+        f"accept keys under {SECURE_BITS} bits (for trials only)",
     ),
-    "encryption": ("crypto.encryption", {"choices": ["paillier", "none"]}),
-    "key-bits": ("crypto.key_bits", {"type": int, "metavar": "B"}),
-    "min-cohort": ("min_cohort", {"type": int, "metavar": "N", "help": "fewest clients that are aggregated"}),
-}
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds `init` and `gateway`."""
-    actions = parser.add_subparsers(dest="action", metavar="init|gateway", required=True)
+    actions = parser.add_subparsers(
+        dest="action", metavar="init|add|replace|remove|update|gateway", required=True
+    )
     init = actions.add_parser("init", help="make one folder per participant", epilog=EXAMPLES)
     init.add_argument("--out", type=Path, metavar="DIR", required=True, help="a new directory")
     init.add_argument(
@@ -56,64 +63,115 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a device trains on all training data that the task finds there, at most MAX samples "
         "(default: on its share of a common data set)",
     )
-    for flag, (_, options) in _FLAGS.items():
-        init.add_argument(f"--{flag}", default=None, **options)
-    init.add_argument(
-        "--allow-insecure-small-keys",
-        action="store_true",
-        help="accept keys under 2048 bits (for trials only)",
-    )
+    add_options(init, _OPTIONS)
     door = actions.add_parser(
         "gateway", help="let SuperNodes reach a SuperLink, and nobody else", epilog=EXAMPLES
     )
     door.add_argument("folder", type=Path, metavar="FOLDER", help="the server's folder")
     door.add_argument("--listen", default="0.0.0.0:9092", metavar="HOST:PORT")
     door.add_argument("--superlink", default="127.0.0.1:8000", metavar="HOST:PORT")
-    for action in (init, door):
+    change = {
+        name: actions.add_parser(name, help=words, epilog=EXAMPLES)
+        for name, words in (
+            ("add", "a folder for one more client"),
+            ("replace", "a folder with new keys for a client whose device is lost"),
+            ("remove", "take a client out of the federation"),
+        )
+    }
+    for name, action in change.items():
+        action.add_argument("deployment", type=Path, metavar="DIR", help="what 'deploy init' has made")
+        if name != "add":
+            action.add_argument("client", type=int, metavar="CLIENT", help="the client's number")
+    update = actions.add_parser(
+        "update", help="apply a server.update to the server's folder", epilog=EXAMPLES
+    )
+    update.add_argument("folder", type=Path, metavar="FOLDER", help="the server's folder")
+    update.add_argument("file", type=Path, metavar="FILE", help="server.update")
+    for action in (init, door, update, *change.values()):
         action.formatter_class = argparse.RawDescriptionHelpFormatter
         action.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Runs the action."""
-    return _init(args) if args.action == "init" else _gateway(args)
+    actions = {"init": _init, "gateway": _gateway, "update": _update}
+    return actions.get(args.action, _change)(args)
+
+
+def _change(args: argparse.Namespace) -> int:
+    from dapfl.engines.flower.deployment import membership
+
+    if args.action == "add":
+        change = membership.add(args.deployment)
+    elif args.action == "replace":
+        change = membership.replace_client(args.deployment, args.client)
+    else:
+        change = membership.remove(args.deployment, args.client)
+    file = change.path / "server.update"
+    if args.action != "remove":
+        out.print(
+            f"The folder of client {change.client} is in {change.path}: give it to its owner.", markup=False
+        )
+    out.print(
+        f"On the server: dapfl deploy update FOLDER {file}, then go on with dapfl run --resume.", markup=False
+    )
+    return 0
+
+
+def _update(args: argparse.Namespace) -> int:
+    from dapfl.config import load
+    from dapfl.engines.flower.deployment import membership
+    from dapfl.engines.flower.deployment.folders import ServerFolder
+
+    config = load(args.folder / "config.toml")
+    small = config.crypto.allow_insecure_small_keys
+    roster = membership.apply(ServerFolder(args.folder), args.file, small)
+    clients = ", ".join(map(str, roster.members))
+    out.print(f"Update {roster.serial} is applied. The clients are now {clients}.", markup=False)
+    out.print(
+        "A run that is going on notices at its next start: stop it, and dapfl run --resume.", markup=False
+    )
+    return 0
 
 
 def _init(args: argparse.Namespace) -> int:
     from dapfl.config import RunConfig, load, override
-    from dapfl.experiments.deploy import Place, prepare
+    from dapfl.engines.flower.deployment.prepare import Place, prepare
     from dapfl.federation.assembly import keys_needed
+    from dapfl.runs.settings import resolve
 
-    given = {name: getattr(args, flag.replace("-", "_")) for flag, (name, _) in _FLAGS.items()}
-    changes = {name: value for name, value in given.items() if value is not None}
-    # A device measures itself; it is no simulation of one.
-    changes |= {"engine": "flower", "resources.source": "measured"}
+    # A device measures itself; nothing about it is simulated.
+    changed = changes(args, _OPTIONS) | {"engine": "flower", "resources.source": "measured"}
     if args.deadline is not None:
-        changes["round_timeout"] = 2 * args.deadline + 60  # nobody's work is thrown away over a slow network
-    if args.allow_insecure_small_keys:
-        changes["crypto.allow_insecure_small_keys"] = True
+        changed["round_timeout"] = 2 * args.deadline + 60  # nobody's work is thrown away over a slow network
     if args.own_data is not None:
-        changes |= {"partition": "own", "mean_samples": args.own_data, "std_samples": 0.0}
-    config = override(load(args.config) if args.config else RunConfig(), changes)
+        changed |= {"partition": "own", "mean_samples": args.own_data, "std_samples": 0.0}
+    config = override(load(args.config) if args.config else RunConfig(), changed)
+    if config.room is None and config.per_round is None:
+        config = override(config, {"room": 2 * config.clients})
+    place = Place(args.host, args.port, args.home)
     with progress("Keys", keys_needed(config)) as advance:
-        deployment = prepare(config, args.out, Place(args.host, args.port, args.home), advance)
+        deployment = prepare(config, resolve(config).policy, args.out, place, advance)
     out.print(f"{config.clients} client folders and the server's are in {deployment.path}.", markup=False)
     out.print(f"Read {deployment.path / 'README.md'} next. It says which folder goes where.", markup=False)
     return 0
 
 
 def _gateway(args: argparse.Namespace) -> int:
-    from dapfl.engines.flower.control import connect
-    from dapfl.engines.flower.folders import ServerFolder
-    from dapfl.engines.flower.gateway import serve
-    from dapfl.engines.flower.processes import accepts_connections, wait_until
+    from dapfl.engines.flower.deployment.programs import require_flower
+
+    require_flower()
+    from dapfl.engines.flower.deployment.folders import ServerFolder
+    from dapfl.engines.flower.deployment.gateway import serve
+    from dapfl.engines.flower.host.control import connect
+    from dapfl.engines.flower.host.processes import accepts_connections, wait_until
 
     folder = ServerFolder(args.folder)
     nodes = folder.node_keys()
     host, _, port = args.listen.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"--listen takes HOST:PORT, not '{args.listen}'.")
-    wait_until(lambda: accepts_connections(args.superlink), f"A SuperLink at {args.superlink}", timeout=120)
+    wait_until(lambda: accepts_connections(args.superlink), f"a SuperLink at {args.superlink}", timeout=120)
     with connect(args.superlink, folder) as control:
         control.register(nodes)
     err.print(f"SuperNodes may come in at {args.listen}; the SuperLink is {args.superlink}.", markup=False)

@@ -1,14 +1,16 @@
-"""`dapfl keys`: what the key distribution center does (Phase 0)."""
+"""`dapfl keys`: what the key distribution centre does (Phase 0)."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dapfl.commands.options import Option, add_options, changes
+from dapfl.config import SECURE_BITS
 from dapfl.errors import KeyFileError
 
 if TYPE_CHECKING:
     from dapfl.crypto.paillier import PublicKey
-    from dapfl.federation.kdc import Bundle
+    from dapfl.federation.kdc import Bundle, ClientBundle
 
 EXAMPLES = """examples:
   dapfl keys generate --clients 20 --out keys      one bundle for the server, one for each client
@@ -17,20 +19,26 @@ EXAMPLES = """examples:
 Give every participant its own bundle and nothing else, over a channel that you trust."""
 
 
+_OPTIONS = (
+    Option("clients", "clients", "clients 1 to N", "N", required=True),
+    Option("key-bits", "crypto.key_bits", "size of n", "B"),
+    Option("decryption", "crypto.decryption", "who can decrypt an aggregate: every client, or a committee"),
+    Option("randomness", "crypto.randomness", "where the randomness of ciphertexts comes from"),
+    Option("generator", "crypto.generator", "the generator g of the keys"),
+    Option(
+        "allow-insecure-small-keys",
+        "crypto.allow_insecure_small_keys",
+        f"make keys under {SECURE_BITS} bits, which protect nothing (for trials)",
+    ),
+)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of this command."""
     actions = parser.add_subparsers(dest="action", metavar="generate|show", required=True)
     generate = actions.add_parser("generate", help="make the keys of a federation", epilog=EXAMPLES)
-    generate.add_argument("--clients", type=int, required=True, metavar="N", help="clients 1 to N")
     generate.add_argument("--out", type=Path, required=True, metavar="DIR", help="a folder for the bundles")
-    generate.add_argument("--key-bits", type=int, default=None, metavar="B", help="size of n (default: 2048)")
-    generate.add_argument("--randomness", choices=["djn", "full"], default=None, help="how ε₁ is masked")
-    generate.add_argument("--generator", choices=["n+1", "random"], default=None, help="the g of the keys")
-    generate.add_argument(
-        "--allow-insecure-small-keys",
-        action="store_true",
-        help="make keys under 2048 bits, which protect nothing (for trials)",
-    )
+    add_options(generate, _OPTIONS)
     show = actions.add_parser("show", help="what a bundle holds, without its secrets", epilog=EXAMPLES)
     show.add_argument("file", type=Path, metavar="FILE")
     for action in (generate, show):
@@ -48,14 +56,7 @@ def _generate(args: argparse.Namespace) -> int:
     from dapfl.console import out, progress
     from dapfl.federation import kdc
 
-    values = {
-        "clients": args.clients,
-        "crypto.key_bits": args.key_bits,
-        "crypto.randomness": args.randomness,
-        "crypto.generator": args.generator,
-        "crypto.allow_insecure_small_keys": args.allow_insecure_small_keys or None,
-    }
-    config = override(RunConfig(), {name: value for name, value in values.items() if value is not None})
+    config = override(RunConfig(), changes(args, _OPTIONS))
     if kdc.bundle_path(args.out, None).exists():
         raise KeyFileError(f"{args.out} holds the keys of a federation already: choose another --out.")
     with progress("Keys", kdc.keys_needed(config.clients)) as advance:
@@ -74,9 +75,17 @@ def _show(path: Path) -> int:
     from dapfl.federation import kdc
 
     bundle = kdc.load_bundle(path, allow_insecure_small_keys=True)
-    for line in _lines(bundle):
+    for line in [*_lines(bundle), *_uses(path)]:
         out.print(line, markup=False)
     return 0
+
+
+def _uses(path: Path) -> list[str]:
+    """Which runs a server's keys have served."""
+    from dapfl.federation.run_id import uses_of
+
+    uses = uses_of(path)
+    return [f"served {len(uses)} runs, the last from {uses[-1].started}"] if uses else []
 
 
 def _lines(bundle: "Bundle") -> list[str]:
@@ -96,11 +105,7 @@ def _lines(bundle: "Bundle") -> list[str]:
     else:
         lines = [f"The keys of client {bundle.client}"]
         keys = [
-            (
-                "SK_CS^Enc",
-                "encrypts contributions, decrypts aggregates (private)",
-                bundle.sk_cs_enc.public_key,
-            ),
+            *_decryption_keys(bundle),
             (f"PK_{bundle.client}^Enc", "seals what this client sends", bundle.pk_i_enc),
             (
                 f"SK_{bundle.client}^Sign",
@@ -115,5 +120,19 @@ def _lines(bundle: "Bundle") -> list[str]:
 
 
 def _line(name: str, purpose: str, public: "PublicKey") -> str:
-    warning = "" if public.bits >= 2048 else "  NOT SECURE"
+    warning = "" if public.bits >= SECURE_BITS else "  NOT SECURE"
     return f"  {name:<12} {public.bits} bits  {public.fingerprint}  {purpose}{warning}"
+
+
+def _decryption_keys(bundle: "ClientBundle") -> "list[tuple[str, str, PublicKey]]":
+    """What a client encrypts with, and what it can decrypt."""
+    if bundle.sk_cs_enc is not None:
+        what = "encrypts contributions, decrypts aggregates (private)"
+        return [("SK_CS^Enc", what, bundle.sk_cs_enc.public_key)]
+    assert bundle.committee is not None, "a client has SK_CS, or there is a committee"
+    committee = bundle.committee.committee
+    lines = [("PK_CS^Enc", "encrypts contributions", committee.public_key)]
+    if bundle.share is not None:
+        what = f"decrypts together with {committee.threshold - 1} other members (private)"
+        lines.append(("share of SK_CS^Enc", what, committee.public_key))
+    return lines

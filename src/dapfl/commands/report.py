@@ -47,7 +47,7 @@ def _accuracies(text: str) -> tuple[float, ...]:
 
 def execute(args: argparse.Namespace) -> int:
     """Writes the report, prints its tables and says where the page is."""
-    from dapfl.experiments.report import write_report
+    from dapfl.reporting.report import write_report
 
     single = len(args.directories) == 1
     place = args.out or (args.directories[0] / "report" if single else Path("report"))

@@ -3,14 +3,16 @@
 import argparse
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dapfl.commands.options import Option, add_options, changes
+from dapfl.config import SECURE_BITS
 from dapfl.console import err, out, progress
-from dapfl.errors import ConfigError
+from dapfl.errors import ConfigError, NothingLearned
 
 if TYPE_CHECKING:
     from dapfl.config import RunConfig
-    from dapfl.experiments.runner import Deployed
+    from dapfl.engines.base import Deployed
 
 EXAMPLES = """\
 examples:
@@ -19,91 +21,72 @@ examples:
   dapfl run --setting fixed-capped --eta 0.1 --alpha 6 --partition dirichlet:0.3
   dapfl run --adversary replay,tamper                a live attacker on the wire
   dapfl run --resume runs/cnn-mnist-dap-fl-1         continue after a stop
+  dapfl run --resume runs/cnn-mnist-dap-fl-1 --rounds 40       extend a run to 40 rounds
 """
 
-# flag → the configuration value that it sets
-_FLAGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "task": (
-        "task",
-        {"metavar": "T", "help": "logistic-mnist, cnn-mnist, cnn-fashion, resnet18-mnist or FILE.py:NAME"},
+_OPTIONS = (
+    Option("task", "task", "a built-in task (docs/tasks.md lists them) or FILE.py:NAME", "T"),
+    Option(
+        "setting", "setting", "dap-fl, large, small, ... (docs/tuning.md lists them) or FILE.py:NAME", "S"
     ),
-    "setting": ("setting", {"metavar": "S", "help": "dap-fl, large, small, ... (docs/tuning.md lists them)"}),
-    "rounds": ("rounds", {"type": int, "metavar": "N"}),
-    "clients": ("clients", {"type": int, "metavar": "N"}),
-    "seed": ("seed", {"type": int, "metavar": "K"}),
-    "engine": ("engine", {"choices": ["local", "flower"], "help": "where the clients live"}),
-    "workers": ("workers", {"type": int, "metavar": "W", "help": "worker processes (default: one a core)"}),
-    "partition": ("partition", {"metavar": "P", "help": "iid, dirichlet:A or resampled"}),
-    "eta": ("eta", {"type": float, "metavar": "X", "help": "learning rate of the fixed settings"}),
-    "alpha": ("alpha", {"type": int, "metavar": "N", "help": "local epochs of the fixed settings"}),
-    "price": (
-        "price",
-        {"type": float, "metavar": "K", "help": "what an epoch of work costs the dap-fl agent"},
+    Option("rounds", "rounds", "how many rounds", "N"),
+    Option("clients", "clients", "how many clients", "N"),
+    Option("per-round", "per_round", "how many clients, drawn at random, a round calls (default: all)", "K"),
+    Option("seed", "seed", "decides everything random but keys", "K"),
+    Option("engine", "engine", "where the clients run"),
+    Option("workers", "workers", "worker processes (default: one per core)", "W"),
+    Option(
+        "partition",
+        "partition",
+        "who has which samples: iid, dirichlet:A, natural (the people or roles of the data) or resampled",
+        "P",
     ),
-    "min-cohort": ("min_cohort", {"type": int, "metavar": "N", "help": "fewest clients that are aggregated"}),
-    "encryption": ("crypto.encryption", {"choices": ["paillier", "none"]}),
-    "envelope": ("crypto.envelope", {"choices": ["paillier", "hybrid"], "help": "how uploads are sealed"}),
-    "key-bits": ("crypto.key_bits", {"type": int, "metavar": "B"}),
-    "codec": ("crypto.codec", {"choices": ["exact", "compact"], "help": "how models become integers"}),
-}
-_LISTS = {
-    "adversary": ("adversaries", "live attackers: see docs/security.md"),
-    "log": ("log", "also write tensorboard or mlflow logs"),
-}
+    Option("eta", "eta", "learning rate of the fixed settings", "X"),
+    Option("alpha", "alpha", "local epochs of the fixed settings", "N"),
+    Option("price", "price", "what an epoch of work costs the dap-fl agent", "K"),
+    Option("min-cohort", "min_cohort", "the fewest contributions that are aggregated", "N"),
+    Option("wait", "wait", "how long a round of a deployment waits for enough clients", "SECONDS"),
+    Option("encryption", "crypto.encryption", "how contributions are encrypted"),
+    Option("decryption", "crypto.decryption", "who can decrypt an aggregate: every client, or a committee"),
+    Option("envelope", "crypto.envelope", "how uploads are sealed"),
+    Option("key-bits", "crypto.key_bits", "the size of the keys", "B"),
+    Option("codec", "crypto.codec", "how models become integers: 16-bit changes, or whole weights"),
+    Option("adversary", "adversaries", "live attackers (docs/security.md lists them)", "NAME[,NAME]"),
+    Option("log", "log", "also write logs for tensorboard or mlflow", "NAME[,NAME]"),
+    Option(
+        "allow-insecure-small-keys",
+        "crypto.allow_insecure_small_keys",
+        f"accept keys under {SECURE_BITS} bits (for trials only)",
+    ),
+)
+
+
+_CHANGEABLE = {"rounds", "workers", "wait"}  # of a run that is resumed
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `dapfl run`."""
-    for flag, (_, options) in _FLAGS.items():
-        parser.add_argument(f"--{flag}", default=None, **options)
-    for flag, (_, text) in _LISTS.items():
-        parser.add_argument(f"--{flag}", default=None, metavar="NAME[,NAME]", help=text)
-    parser.add_argument(
-        "--allow-insecure-small-keys",
-        action="store_true",
-        help="accept keys under 2048 bits (for trials only)",
-    )
+    add_options(parser, _OPTIONS)
     parser.add_argument("--config", type=Path, metavar="FILE.toml", help="a configuration; flags override it")
     place = parser.add_mutually_exclusive_group()
     place.add_argument(
         "--out", type=Path, metavar="DIR", help="the run directory (default: a new one in runs/)"
     )
     place.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in DIR")
+    parser.add_argument(
+        "--accept-changes",
+        action="store_true",
+        help="with --resume: go on although the data, files or configuration of the run have changed",
+    )
     parser.add_argument("--superlink", metavar="ADDRESS", help="the running Flower SuperLink of a deployment")
     parser.add_argument(
         "--deployment", type=Path, metavar="DIR", help="the server's folder of that deployment"
     )
 
 
-def _changes(args: argparse.Namespace) -> dict[str, Any]:
-    """The configuration values that flags set."""
-    changes: dict[str, Any] = {}
-    for flag, (name, _) in _FLAGS.items():
-        value = getattr(args, flag.replace("-", "_"))
-        if value is not None:
-            changes[name] = value
-    for flag, (name, _) in _LISTS.items():
-        value = getattr(args, flag)
-        if value is not None:
-            changes[name] = [part.strip() for part in value.split(",")]
-    if args.allow_insecure_small_keys:
-        changes["crypto.allow_insecure_small_keys"] = True
-    return changes
-
-
-def _fresh_directory(config: "RunConfig") -> Path:
-    """A name in runs/ that is not taken."""
-    names = (Path(name.rpartition(":")[0] or name).stem for name in (config.task, config.setting))
-    stem = "-".join(names)
-    number = 1
-    while (Path("runs") / f"{stem}-{number}").exists():
-        number += 1
-    return Path("runs") / f"{stem}-{number}"
-
-
 def _deployed(args: argparse.Namespace) -> "Deployed | None":
     """Where the clients of a deployment are reached, if that is what was asked for."""
-    from dapfl.experiments.runner import Deployed
+    from dapfl.engines.base import Deployed
 
     if bool(args.superlink) != bool(args.deployment):
         raise ConfigError("--superlink and --deployment belong together: see docs/deployment.md.")
@@ -113,74 +96,86 @@ def _deployed(args: argparse.Namespace) -> "Deployed | None":
 def execute(args: argparse.Namespace) -> int:
     """Runs, shows how it goes, and says where the results are."""
     from dapfl.config import RunConfig, load, override
-    from dapfl.experiments.runner import resume, start
+    from dapfl.runs.directory import fresh_directory
+    from dapfl.runs.results import resume_command
+    from dapfl.runs.session import resume, start
 
-    changes = _changes(args)
+    changed = changes(args, _OPTIONS)
     began = time.monotonic()
     if args.resume:
-        if unusable := sorted(set(changes) - {"workers"}) or (["config"] if args.config else []):
+        if unusable := sorted(set(changed) - _CHANGEABLE) or (["config"] if args.config else []):
             raise ConfigError(
                 f"--resume continues a run as it was configured: {', '.join(unusable)} cannot be changed."
             )
-        session = resume(args.resume, workers=changes.get("workers"))
+        session = resume(
+            args.resume,
+            rounds=changed.get("rounds"),
+            workers=changed.get("workers"),
+            wait=changed.get("wait"),
+            accept_changes=args.accept_changes,
+        )
+        for note in session.notes:
+            err.print(f"{args.resume}: {note}.", markup=False)
     else:
         deployed = _deployed(args)
         if deployed:
-            changes["engine"] = "flower"
-        config = override(load(args.config) if args.config else RunConfig(), changes)
-        session = start(config, args.out or _fresh_directory(config), deployed=deployed)
+            changed["engine"] = "flower"
+        config = override(load(args.config) if args.config else RunConfig(), changed)
+        session = start(config, args.out or fresh_directory(config), deployed=deployed)
     config = session.config
     how = (
         f"encrypted with {config.crypto.key_bits}-bit keys" if config.crypto.encryption != "none" else "open"
     )
-    err.print(f"{config.setting} on {config.task}: {config.clients} clients, {config.rounds} rounds, {how}")
-    with session, progress("Rounds", config.rounds) as advance:
-        advance(session.rounds_done)
-        for record in session:
-            accuracy = "?" if record.accuracy is None else f"{record.accuracy:.4f}"
-            advance(1, f"accuracy {accuracy}  clients {record.participants}/{config.clients}")
-        attacks = session.attacks()
-    _show(session.path, config.clients, attacks, time.monotonic() - began)
+    clients = f"{config.clients} clients" + (f", {config.per_round} a round" if config.per_round else "")
+    err.print(f"{config.setting} on {config.task}: {clients}, {config.rounds} rounds, {how}")
+    _tell_of_unused_data(config)
+    called = config.per_round or config.clients
+    attacks: tuple[str, ...] = ()
+    try:
+        with session, progress("Rounds", config.rounds) as advance:
+            advance(session.rounds_done)
+            for record in session:
+                accuracy = "?" if record.accuracy is None else f"{record.accuracy:.4f}"
+                advance(1, f"accuracy {accuracy}  clients {record.participants}/{called}")
+                attacks = session.attacks()
+    except NothingLearned:
+        _show(session.path, called, attacks, time.monotonic() - began)
+        raise
+    except BaseException:
+        if session.can_resume:
+            err.print(f"\nTo go on: {resume_command(session.path)}", markup=False)
+        raise
+    _show(session.path, called, attacks, time.monotonic() - began)
+    out.print(f"Next: dapfl report {session.path}   or   dapfl watch {session.path}", markup=False)
     return 0
 
 
+def _tell_of_unused_data(config: "RunConfig") -> None:
+    """Of a task of the user's own; the built-in tasks have the sizes of the paper."""
+    from dapfl.federation.assembly import samples_used
+    from dapfl.learning.tasks import TASKS
+
+    if config.task in TASKS or config.partition == "own":
+        return
+    used, there = samples_used(config)
+    if used < there:
+        err.print(
+            f"The clients have {used:,} of the {there:,} training samples: about {config.mean_samples:g} "
+            "each, which mean_samples and std_samples in a --config file change."
+        )
+
+
 def _show(path: Path, clients: int, attacks: tuple[str, ...], seconds: float) -> None:
-    """The closing table and what to do next."""
+    """The closing table."""
     from rich.table import Table
 
-    from dapfl.experiments.results import read_run
+    from dapfl.reporting.closing import closing_rows
+    from dapfl.runs.results import read_run
 
-    rounds = read_run(path).rounds
-    last = rounds[-1]
-    best = max((each.accuracy for each in rounds if each.accuracy is not None), default=None)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_row("test accuracy", _share(last.accuracy), f"best {_share(best)}")
-    table.add_row(
-        "test loss", "?" if last.loss is None else f"{last.loss:.4f}", f"macro-F1 {_share(last.f1)}"
-    )
-    table.add_row(
-        "contributions",
-        f"{sum(each.participants for each in rounds)} of {clients * len(rounds)}",
-        f"{sum(each.violations for each in rounds)} over budget, "
-        f"{sum(each.rejected for each in rounds)} messages rejected",
-    )
-    table.add_row(
-        "local epochs",
-        f"{sum(each.epochs for each in rounds)}",
-        f"{sum(each.wasted_epochs for each in rounds)} of them wasted",
-    )
-    table.add_row(
-        "traffic",
-        f"{sum(each.bytes_up for each in rounds) / 1e6:.1f} MB up",
-        f"{sum(each.bytes_down for each in rounds) / 1e6:.1f} MB down",
-    )
-    table.add_row("time", f"{seconds:.0f} s", f"{last.seconds.get('total', 0.0):.1f} s for the last round")
+    for row in closing_rows(read_run(path), clients, seconds):
+        table.add_row(*row)
     out.print(table)
     for line in attacks:
         out.print(line, markup=False)
     out.print(f"\nRun directory: {path}", markup=False)
-    out.print(f"Next: dapfl report {path}   or   dapfl watch {path}", markup=False)
-
-
-def _share(value: float | None) -> str:
-    return "?" if value is None else f"{100 * value:.2f} %"

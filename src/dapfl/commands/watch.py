@@ -1,4 +1,4 @@
-"""`dapfl watch`: the live page of a run."""
+"""`dapfl watch`: a live page of a run."""
 
 import argparse
 import errno
@@ -18,7 +18,9 @@ _PORT = 8200
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `dapfl watch`."""
-    parser.add_argument("directory", type=Path, metavar="DIR", help="a run directory, also of a run to come")
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="a run directory; the run may not have started yet"
+    )
     parser.add_argument(
         "--port",
         type=_port,
@@ -30,6 +32,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="127.0.0.1",
         metavar="ADDRESS",
         help="the address to listen on (default: this machine only; there is no password)",
+    )
+
+    parser.add_argument(
+        "--metrics", action="store_true", help="also serve the state of the run for Prometheus, at /metrics"
     )
 
 
@@ -51,15 +57,16 @@ def execute(args: argparse.Namespace) -> int:
     err.print("Open this page in a browser; Ctrl-C ends it. The run does not need it.")
     if host not in ("127.0.0.1", "::1"):
         err.print(f"Anyone who reaches {host} can see this page: it has no password.")
-    serve(args.directory, listener)
+    serve(args.directory, listener, metrics=args.metrics)
     return 0
 
 
 def _check(directory: Path) -> None:
-    """Refuses what can never become a run directory; one that is absent or empty may still become one."""
-    from dapfl.experiments.results import run_directories
+    """Refuses what can never become a run directory; an absent or empty folder may still become one."""
+    from dapfl.runs.directory import RunDirectory
+    from dapfl.runs.results import run_directories
 
-    if not directory.exists() or (directory / "manifest.json").exists():
+    if not directory.exists() or RunDirectory(directory).begun:
         return
     if not directory.is_dir():
         raise RunDirectoryError(f"{directory} is a file: give the directory that 'dapfl run --out' writes.")

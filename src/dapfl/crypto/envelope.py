@@ -1,7 +1,7 @@
 """The second encryption ε₂ of a whole message (Eqs. 36-37): `paillier`, the paper's, and `hybrid`.
 
-`seal` takes bytes of any length and a context that both sides know; `open` gives the bytes back
-only to the owner of the key, only whole, and only under the same context.
+`seal` takes bytes of any length and a context that both sides know (in AEAD terms, the associated
+data); `open` returns the bytes only to the owner of the key, only whole, and only under the same context.
 
 >>> from dapfl.crypto.paillier import generate_keypair
 >>> key = generate_keypair(512, allow_insecure_small_keys=True)
@@ -15,13 +15,15 @@ b'hello'
 import hashlib
 import hmac
 import secrets
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from dapfl.crypto.paillier import PrivateKey, PublicKey
+from dapfl.arrays import Rows
+from dapfl.crypto.paillier import PrivateKey, PublicKey, decrypt_each
 from dapfl.errors import ConfigError, EnvelopeError, InvalidCiphertext
 
 _DIGEST = 32
@@ -34,12 +36,17 @@ class Envelope(Protocol):
     """ε₂."""
 
     name: str
+    fills_lanes: bool
+    """Whether one message gives a native engine enough to do, so that nothing is gained by opening many."""
 
     def seal(self, data: bytes, key: PublicKey, context: bytes) -> bytes:
-        """The bytes, for the eyes of the owner of `key` only."""
+        """The bytes, sealed so that only the owner of `key` can read them."""
 
     def open(self, sealed: bytes, key: PrivateKey, context: bytes) -> bytes:
         """The bytes that were sealed under the same context, or EnvelopeError."""
+
+    def open_each(self, sealed: Sequence[tuple[bytes, PrivateKey, bytes]]) -> list[bytes | EnvelopeError]:
+        """What `open` returns or raises for each (sealed, key, context)."""
 
 
 class PaillierEnvelope:
@@ -50,6 +57,7 @@ class PaillierEnvelope:
     """
 
     name = "paillier"
+    fills_lanes = True
 
     def seal(self, data: bytes, key: PublicKey, context: bytes) -> bytes:
         """ε₂ of every block (Eq. 36)."""
@@ -87,6 +95,16 @@ class PaillierEnvelope:
             raise EnvelopeError("The envelope does not open: it was altered, or sealed for another context.")
         return data
 
+    def open_each(self, sealed: Sequence[tuple[bytes, PrivateKey, bytes]]) -> list[bytes | EnvelopeError]:
+        """One after the other."""
+        results: list[bytes | EnvelopeError] = []
+        for each in sealed:
+            try:
+                results.append(self.open(*each))
+            except EnvelopeError as error:
+                results.append(error)
+        return results
+
 
 class HybridEnvelope:
     """A random Paillier plaintext under ε₂ gives an AES-256-GCM key, which seals the message.
@@ -95,6 +113,7 @@ class HybridEnvelope:
     """
 
     name = "hybrid"
+    fills_lanes = False
 
     def seal(self, data: bytes, key: PublicKey, context: bytes) -> bytes:
         """The wrapped secret, then the message under AES-256-GCM."""
@@ -104,22 +123,40 @@ class HybridEnvelope:
 
     def open(self, sealed: bytes, key: PrivateKey, context: bytes) -> bytes:
         """The message, if neither it nor the wrapped secret was altered."""
-        public = key.public_key
-        width = public.ciphertext_bytes
-        if len(sealed) < width + _TAG:
-            raise EnvelopeError(f"A sealed message has at least {width + _TAG} bytes, not {len(sealed)}.")
-        wrapped = sealed[:width]
-        try:
-            secret = key.decrypt(np.frombuffer(wrapped, np.uint8).reshape(1, -1))
-        except InvalidCiphertext as error:
-            raise EnvelopeError(f"The envelope does not open: {error}") from None
-        try:
-            cipher = _cipher(secret[0, : public.plaintext_bytes].tobytes(), wrapped)
-            return cipher.decrypt(_NONCE, sealed[width:], context)
-        except InvalidTag:
-            raise EnvelopeError(
-                "The envelope does not open: it was altered, or sealed for another key or context."
-            ) from None
+        (result,) = self.open_each([(sealed, key, context)])
+        if isinstance(result, EnvelopeError):
+            raise result
+        return result
+
+    def open_each(self, sealed: Sequence[tuple[bytes, PrivateKey, bytes]]) -> list[bytes | EnvelopeError]:
+        """All secrets are unwrapped in one go."""
+        results: list[bytes | EnvelopeError] = []
+        wrapped: dict[int, Rows] = {}
+        for index, (data, key, _) in enumerate(sealed):
+            width = key.public_key.ciphertext_bytes
+            least = width + _TAG
+            results.append(EnvelopeError(f"A sealed message has at least {least} bytes, not {len(data)}."))
+            if len(data) >= least:
+                wrapped[index] = np.frombuffer(data[:width], np.uint8).reshape(1, -1)
+        secret_rows = decrypt_each([sealed[index][1] for index in wrapped], list(wrapped.values()))
+        for index, secret in zip(wrapped, secret_rows, strict=True):
+            results[index] = _unlocked(secret, *sealed[index])
+        return results
+
+
+def _unlocked(secret: Rows | None, sealed: bytes, key: PrivateKey, context: bytes) -> bytes | EnvelopeError:
+    """The message that was sealed with this secret."""
+    if secret is None:
+        return EnvelopeError("The envelope does not open: it holds no ciphertext of this key.")
+    public = key.public_key
+    width = public.ciphertext_bytes
+    try:
+        cipher = _cipher(secret[0, : public.plaintext_bytes].tobytes(), sealed[:width])
+        return cipher.decrypt(_NONCE, sealed[width:], context)
+    except InvalidTag:
+        return EnvelopeError(
+            "The envelope does not open: it was altered, or sealed for another key or context."
+        )
 
 
 _ENVELOPES: dict[str, type[PaillierEnvelope] | type[HybridEnvelope]] = {
@@ -131,7 +168,7 @@ _ENVELOPES: dict[str, type[PaillierEnvelope] | type[HybridEnvelope]] = {
 def envelope_named(name: str) -> Envelope:
     """The envelope of that name."""
     if name not in _ENVELOPES:
-        raise ConfigError(f"There is no envelope '{name}'; take {' or '.join(_ENVELOPES)}.")
+        raise ConfigError(f"There is no envelope '{name}'; choose {' or '.join(_ENVELOPES)}.")
     return _ENVELOPES[name]()
 
 

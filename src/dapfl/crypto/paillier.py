@@ -1,6 +1,6 @@
 """The Paillier cryptosystem (Section III-B): KeyGen, Enc, Dec, Eval (Eqs. 7-10).
 
-Plaintexts and ciphertexts are uint8 matrices, one number a row, little-endian, so that a batch
+Plaintexts and ciphertexts are uint8 matrices with one number per row, little-endian, so that a batch
 is one contiguous buffer from encryption to the network and back:
 
 >>> import numpy as np
@@ -16,6 +16,7 @@ is one contiguous buffer from encryption to the network and back:
 import hashlib
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -23,9 +24,10 @@ from typing import Any, Literal, Self
 import gmpy2
 import numpy as np
 
-from dapfl.crypto.engine import (
+from dapfl.arrays import Rows
+from dapfl.crypto.engines import lanes
+from dapfl.crypto.engines.base import (
     Engine,
-    Matrix,
     Remainders,
     Ring,
     check_rows,
@@ -64,7 +66,7 @@ class PublicKey:
         if not 1 < self.g < self.n * self.n or gmpy2.gcd(self.g, self.n) != 1:
             raise KeyGenerationError("g must be a unit modulo n².")
         if self.randomness not in ("djn", "full"):
-            raise KeyGenerationError(f"There is no randomness '{self.randomness}'; take djn or full.")
+            raise KeyGenerationError(f"There is no randomness '{self.randomness}'; choose djn or full.")
 
     @property
     def bits(self) -> int:
@@ -93,21 +95,37 @@ class PublicKey:
         data = self.n.to_bytes(width, "big") + self.g.to_bytes(width, "big")
         return hashlib.sha256(b"dapfl public key 1" + data).hexdigest()[:32]
 
-    def encrypt(self, plaintexts: Matrix) -> Matrix:
+    def encrypt(self, plaintexts: Rows) -> Rows:
         """Enc (Eq. 8): one ciphertext for every row, each with randomness of its own."""
         rows = check_rows(plaintexts, self.plaintext_bytes, "Plaintexts")
         return self._encryption.encrypt(rows, self.draw_exponents(len(rows)))
 
-    def add(self, a: Matrix, b: Matrix) -> Matrix:
+    def encrypt_with(self, plaintexts: Rows, exponents: Rows) -> Rows:
+        """Enc with djn randomness that the caller draws by `draw_exponents`, to prove something about it."""
+        if self.randomness != "djn":
+            raise CryptoError("Only djn randomness has exponents.")
+        rows = check_rows(plaintexts, self.plaintext_bytes, "Plaintexts")
+        return self._encryption.encrypt(rows, exponents)
+
+    def masked(self, plaintexts: Rows, masks: Rows) -> Rows:
+        """Enc with masks that were made before: ciphertexts of zero, each of which may be used once."""
+        rows = check_rows(plaintexts, self.plaintext_bytes, "Plaintexts")
+        if self.g != self.n + 1:
+            raise CryptoError("Masks can be made before their plaintexts only for g = 1 + n.")
+        return self.ring.powers(
+            self.check_ciphertexts(masks), 1, rows
+        )  # M is multiplied in, in constant time
+
+    def add(self, a: Rows, b: Rows) -> Rows:
         """Ciphertexts of the sums of two batches, row by row (Eq. 10)."""
         return self.product([a, b])
 
-    def product(self, batches: Sequence[Matrix]) -> Matrix:
+    def product(self, batches: Sequence[Rows]) -> Rows:
         """Ciphertexts of the sums over all batches, row by row (Eq. 10)."""
-        return self._ring.product(batches)
+        return self.ring.product(batches)
 
-    def validate(self, ciphertexts: Matrix) -> None:
-        """Raise InvalidCiphertext unless every row is a unit modulo n², as a ciphertext must be."""
+    def check_ciphertexts(self, ciphertexts: Rows) -> Rows:
+        """The same matrix, contiguous; InvalidCiphertext unless its rows are numbers below n²."""
         rows = check_rows(ciphertexts, self.ciphertext_bytes, "Ciphertexts")
         if rows.shape[1] != self.ciphertext_bytes:
             raise InvalidCiphertext(
@@ -116,12 +134,15 @@ class PublicKey:
         outside = first_not_below(rows, self.n * self.n)
         if outside is not None:
             raise InvalidCiphertext(f"Ciphertext {outside} is not below n².")
+        return rows
+
+    def validate(self, ciphertexts: Rows) -> None:
+        """Raise InvalidCiphertext unless every row is a unit modulo n², as a ciphertext must be."""
+        rows = self.check_ciphertexts(ciphertexts)
         # A product is a unit if and only if every factor is: one gcd for the whole batch.
         while len(rows) > 1:
             half = len(rows) // 2
-            rows = np.concatenate(
-                [self._ring.product([rows[:half], rows[half : 2 * half]]), rows[2 * half :]]
-            )
+            rows = np.concatenate([self.ring.product([rows[:half], rows[half : 2 * half]]), rows[2 * half :]])
         if len(rows) and gmpy2.gcd(to_ints(rows)[0], self.n) != 1:
             culprit = next(i for i, c in enumerate(to_ints(ciphertexts)) if gmpy2.gcd(c, self.n) != 1)
             raise InvalidCiphertext(f"Ciphertext {culprit} shares a factor with n.")
@@ -135,7 +156,7 @@ class PublicKey:
             return to_ints(self._encryption.encrypt(row, self.draw_exponents(1)))[0]
         if not 0 < zeta < self.n:
             raise CryptoError("The randomness ζ must lie between 1 and n - 1.")
-        # One number leaves the lanes of a native engine empty: GMP is the faster one here.
+        # A single number leaves most lanes of a native engine empty: GMP is faster here.
         modulus = self.n * self.n
         g_power = 1 + plaintext * self.n if self.g == self.n + 1 else gmpy2.powmod(self.g, plaintext, modulus)
         return int(g_power * gmpy2.powmod(zeta, self.n, modulus) % modulus)
@@ -156,12 +177,13 @@ class PublicKey:
         return {name: self.__dict__[name] for name in ("n", "g", "randomness", "engine")}
 
     @cached_property
-    def _ring(self) -> Ring:
+    def ring(self) -> Ring:
+        """Arithmetic modulo n², in batches."""
         return engine_named(self.engine).ring(self.n)
 
     @cached_property
     def _encryption(self) -> "_Encryption":
-        return _Encryption(self, self._ring)
+        return _Encryption(self, self.ring)
 
     @property
     def mask_bytes(self) -> int:
@@ -182,8 +204,8 @@ class PublicKey:
                 return int(gmpy2.powmod(h, self.n, self.n * self.n))
             counter += 1
 
-    def draw_exponents(self, count: int) -> Matrix:
-        """The random exponents r of djn randomness, one a row."""
+    def draw_exponents(self, count: int) -> Rows:
+        """The random exponents r of djn randomness, one per row."""
         data = bytearray(secrets.token_bytes(count * self.mask_bytes))
         return np.frombuffer(data, np.uint8).reshape(count, self.mask_bytes)
 
@@ -198,20 +220,20 @@ class _Encryption:
         self._masks = ring.fixed_base(key.h_n, key.mask_bytes) if key.randomness == "djn" else None
         self._g_powers = None if key.g == key.n + 1 else ring.fixed_base(key.g, key.modulus_bytes)
 
-    def encrypt(self, plaintexts: Matrix, exponents: Matrix) -> Matrix:
+    def encrypt(self, plaintexts: Rows, exponents: Rows) -> Rows:
         """g^M times a random mask: h_nʳ, or the paper's ζⁿ."""
         if self._masks is None:
             return self.encrypt_with(plaintexts, random_units(len(plaintexts), self._ring))
         messages = plaintexts if self._g_powers is None else None
         return self._times_g(self._masks.powers(exponents, messages, self._cofactor), plaintexts)
 
-    def encrypt_with(self, plaintexts: Matrix, units: Matrix) -> Matrix:
+    def encrypt_with(self, plaintexts: Rows, units: Rows) -> Rows:
         """g^M·ζ^root. Modulo p², the n-th powers are the p-th powers: fresh units do as well as ζ mod p."""
         messages = plaintexts if self._g_powers is None else None
         masks = self._ring.powers(units, self._ring.root, messages, self._cofactor)
         return self._times_g(masks, plaintexts)
 
-    def _times_g(self, masks: Matrix, plaintexts: Matrix) -> Matrix:
+    def _times_g(self, masks: Rows, plaintexts: Rows) -> Rows:
         if self._g_powers is None:
             return masks  # they hold (1+n)^M already
         wide = np.zeros((len(plaintexts), self._width), np.uint8)
@@ -219,7 +241,7 @@ class _Encryption:
         return self._ring.product([masks, self._g_powers.powers(wide)])
 
 
-def random_units(count: int, ring: Ring) -> Matrix:
+def random_units(count: int, ring: Ring) -> Rows:
     """Uniform elements of Z*_root. They are not reduced: x^root modulo root² depends on x mod root only."""
     if ring.root.bit_length() > 256:  # a random number shares no factor with such a root, ever
         width = ring.root_bytes + _EXTRA_BYTES
@@ -251,31 +273,42 @@ class PrivateKey:
     def __repr__(self) -> str:
         return f"PrivateKey(bits={self.public_key.bits}, fingerprint={self.public_key.fingerprint!r})"
 
-    def decrypt(self, ciphertexts: Matrix) -> Matrix:
+    def decrypt(self, ciphertexts: Rows) -> Rows:
         """Dec (Eq. 9): the plaintexts, as rows of `public_key.modulus_bytes`.
 
         Raises InvalidCiphertext for anything that is not a unit modulo n².
         """
-        key = self.public_key
-        rows = check_rows(ciphertexts, key.ciphertext_bytes, "Ciphertexts")
-        if rows.shape[1] != key.ciphertext_bytes:
-            raise InvalidCiphertext(
-                f"A ciphertext of this key has {key.ciphertext_bytes} bytes, not {rows.shape[1]}."
-            )
-        outside = first_not_below(rows, key.n * key.n)
-        if outside is not None:
-            raise InvalidCiphertext(f"Ciphertext {outside} is not below n².")
+        if len(ciphertexts) == 1:
+            (plaintext,) = decrypt_each([self], [ciphertexts])  # p and q side by side
+            if plaintext is None:
+                raise InvalidCiphertext("This number is not a ciphertext of this key.")
+            return plaintext
+        rows = self.public_key.check_ciphertexts(ciphertexts)
         low = self._ring_p.quotients(rows, self.p - 1, self._scales[0])
         high = self._ring_q.quotients(rows, self.q - 1, self._scales[1])
         return self._plaintext_remainders.combine(low, high)
 
-    def encrypt(self, plaintexts: Matrix) -> Matrix:
+    def encrypt(self, plaintexts: Rows) -> Rows:
         """The same as `public_key.encrypt`, computed modulo p² and q²."""
         key = self.public_key
         rows = check_rows(plaintexts, key.plaintext_bytes, "Plaintexts")
         exponents = key.draw_exponents(len(rows))
         low, high = (encryption.encrypt(rows, exponents) for encryption in self._encryptions)
         return self._ciphertext_remainders.combine(low, high)
+
+    def masks(self, count: int) -> Rows:
+        """Fresh ciphertexts of zero, for `PublicKey.masked`."""
+        return self.encrypt(np.zeros((count, 1), np.uint8))
+
+    def powers_modulo_primes(self, base: int, exponent: int, message: int) -> tuple[int, int]:
+        """base^exponent · (1+n)^message, for a public exponent, modulo p² and modulo q²."""
+        rings = (self._ring_p, self._ring_q)
+        # (1+n)^M = 1 + M·n = 1 + (M·q)·p modulo p², and likewise for q.
+        messages = [message * self.q % self.p, message * self.p % self.q]
+        bases = to_rows([base] * 2, self.public_key.modulus_bytes)
+        width = max(ring.root_bytes for ring in rings)
+        low, high = lanes.powers(rings, bases, [exponent] * 2, to_rows(messages, width))
+        return to_ints(low)[0], to_ints(high)[0]
 
     def decrypt_int(self, ciphertext: int) -> int:
         """The plaintext of one ciphertext."""
@@ -330,6 +363,34 @@ class PrivateKey:
         return scales[0], scales[1]
 
 
+def decrypt_each(keys: Sequence[PrivateKey], ciphertexts: Sequence[Rows]) -> list[Rows | None]:
+    """Dec of one ciphertext under each key, in one go; None in the place of what is not a ciphertext.
+
+    >>> keys = [generate_keypair(256, allow_insecure_small_keys=True) for _ in range(2)]
+    >>> rows = [to_rows([key.public_key.encrypt_int(42)], key.public_key.ciphertext_bytes) for key in keys]
+    >>> [to_ints(plaintext) for plaintext in decrypt_each(keys, rows)]
+    [[42], [42]]
+    """
+    plaintexts: list[Rows | None] = [None] * len(keys)
+    good: dict[int, Rows] = {}
+    for index, (key, row) in enumerate(zip(keys, ciphertexts, strict=True)):
+        with suppress(InvalidCiphertext):
+            good[index] = key.public_key.check_ciphertexts(row)
+    for width in {row.shape[1] for row in good.values()}:
+        chosen = [index for index, row in good.items() if row.shape[1] == width]
+        # The rings of p and q of each key in turn.
+        rings = [ring for index in chosen for ring in (keys[index]._ring_p, keys[index]._ring_q)]
+        exponents = [prime - 1 for index in chosen for prime in (keys[index].p, keys[index].q)]
+        scales = [scale for index in chosen for scale in keys[index]._scales]
+        bases = np.concatenate([good[index] for index in chosen for _ in range(2)])
+        halves, units = lanes.quotients(rings, bases, exponents, scales)
+        for place, index in enumerate(chosen):
+            low, high = 2 * place, 2 * place + 1
+            if units[low] and units[high]:
+                plaintexts[index] = keys[index]._plaintext_remainders.combine(halves[low], halves[high])
+    return plaintexts
+
+
 def generate_keypair(
     bits: int = 2048,
     *,
@@ -373,7 +434,7 @@ def check_size(bits: int, allow_insecure_small_keys: bool) -> None:
     """Refuse a key that is too small to protect anything, unless told to take it."""
     if bits < SECURE_BITS and not allow_insecure_small_keys:
         raise KeyGenerationError(
-            f"A key of {bits} bits is not secure; take {SECURE_BITS} or more "
+            f"A key of {bits} bits is not secure; choose {SECURE_BITS} or more "
             "(tests may pass allow_insecure_small_keys=True)."
         )
 
@@ -393,7 +454,7 @@ def _refusal(p: int, q: int, randomness: Randomness) -> str:
     if gmpy2.gcd(p * q, (p - 1) * (q - 1)) != 1:
         return "The primes must satisfy gcd(pq, (p-1)(q-1)) = 1 (Section III-B)."
     if randomness == "djn" and (p % 4 != 3 or q % 4 != 3 or gmpy2.gcd(p - 1, q - 1) != 2):
-        return "djn randomness needs p = q = 3 modulo 4 and gcd(p-1, q-1) = 2; take full for these primes."
+        return "djn randomness needs p = q = 3 modulo 4 and gcd(p-1, q-1) = 2; choose full for these primes."
     return ""
 
 

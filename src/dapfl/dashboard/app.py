@@ -1,7 +1,7 @@
-"""The live page's server: six files and one stream, nothing else.
+"""The server of the live page: six files, a stream and a snapshot, nothing else.
 
-The stream is server-sent events: an update with everything when a page connects, then one for each change
-on the disk. A browser reconnects by itself and is told everything again, so nothing can be missed.
+The stream is made of server-sent events: one with everything when a page connects, then one for each change
+on the disk. A browser that lost the connection reconnects and gets everything again, so it misses nothing.
 """
 
 import asyncio
@@ -20,6 +20,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dapfl.dashboard.follower import Follower, State
+from dapfl.errors import RunDirectoryError
+from dapfl.runs.results import read_run
+from dapfl.runs.status import metrics_of
 
 # Only this server's own files may run or be fetched. Plotly sets style attributes, hence 'unsafe-inline'
 # for styles; no script is inline.
@@ -40,8 +43,8 @@ _FILES = {
     "/": ("dapfl.dashboard", "static/watch.html", "text/html"),
     "/watch.css": ("dapfl.dashboard", "static/watch.css", "text/css"),
     "/watch.js": ("dapfl.dashboard", "static/watch.js", "text/javascript"),
-    "/theme.css": ("dapfl.experiments", "assets/theme.css", "text/css"),
-    "/charts.js": ("dapfl.experiments", "assets/charts.js", "text/javascript"),
+    "/theme.css": ("dapfl.reporting", "assets/theme.css", "text/css"),
+    "/charts.js": ("dapfl.reporting", "assets/charts.js", "text/javascript"),
     "/plotly.js": ("plotly", "package_data/plotly.min.js", "text/javascript"),
 }
 
@@ -67,7 +70,7 @@ class _Guard:
         elif self._hosts is None or _host_of(scope) in self._hosts:
             await self._app(scope, receive, guarded)
         else:
-            await PlainTextResponse("This server has another name.", 400)(scope, receive, guarded)
+            await PlainTextResponse("This server does not go by that name.", 400)(scope, receive, guarded)
 
 
 def _host_of(scope: Scope) -> str | None:
@@ -79,7 +82,7 @@ def _host_of(scope: Scope) -> str | None:
 
 
 class Hub:
-    """Looks at the run directory a few times a second and wakes whoever waits for news."""
+    """Looks at the run directory a few times a second and wakes the streams when something has changed."""
 
     def __init__(self, directory: Path, interval: float) -> None:
         self.follower = Follower(directory)
@@ -88,7 +91,7 @@ class Hub:
         self._closing = False
 
     async def run(self) -> None:
-        """Looks until it is cancelled."""
+        """Keeps looking until it is cancelled."""
         while True:
             before = self.follower.state
             # In a thread: the first look at a long run takes a moment, and the page should load meanwhile.
@@ -107,7 +110,7 @@ class Hub:
         await self._wake()
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Server-sent events for one page, from everything at first to each thing that is new."""
+        """Server-sent events for one page: everything at first, then each change."""
         told: State | None = None
         yield b"retry: 1000\n\n"  # how soon a page whose connection broke tries again
         while not self._closing:
@@ -132,8 +135,13 @@ def _file_route(route: str, package: str, name: str, kind: str) -> Route:
     return Route(route, serve, methods=["GET"])
 
 
-def build_app(directory: Path, hosts: frozenset[str] | None, interval: float = 0.25) -> Starlette:
-    """The live page of the run in `directory`, for requests that name one of `hosts` (None: any host)."""
+def build_app(
+    directory: Path, hosts: frozenset[str] | None, interval: float = 0.25, *, metrics: bool = False
+) -> Starlette:
+    """The live page of the run in `directory`, for requests that name one of `hosts` (None: any host).
+
+    With `metrics`, also its state for Prometheus, at /metrics.
+    """
     hub = Hub(directory, interval)
 
     async def stream(request: Request) -> Response:
@@ -145,6 +153,13 @@ def build_app(directory: Path, hosts: frozenset[str] | None, interval: float = 0
         content = hub.follower.state.update().to_json()
         return Response(content, media_type="application/json", headers={"cache-control": "no-store"})
 
+    async def prometheus(request: Request) -> Response:
+        try:
+            content = metrics_of(await asyncio.to_thread(read_run, directory))
+        except RunDirectoryError as error:
+            return PlainTextResponse(f"{error}\n", 503)
+        return Response(content, media_type="text/plain; version=0.0.4")
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         task = asyncio.create_task(hub.run())
@@ -152,6 +167,8 @@ def build_app(directory: Path, hosts: frozenset[str] | None, interval: float = 0
         task.cancel()
 
     routes = [Route("/stream", stream, methods=["GET"]), Route("/snapshot", snapshot, methods=["GET"])]
+    if metrics:
+        routes.append(Route("/metrics", prometheus, methods=["GET"]))
     routes += [_file_route(path, *place) for path, place in _FILES.items()]
     app = Starlette(
         routes=routes,

@@ -18,10 +18,10 @@ from dapfl.dashboard.views import (
     round_view,
 )
 from dapfl.errors import RunDirectoryError
-from dapfl.experiments.measures import capability_of
-from dapfl.experiments.results import MANIFEST, ROUNDS, RoundsReader, in_order, read_manifest
-from dapfl.experiments.store import is_abandoned
 from dapfl.federation.records import RoundRecord
+from dapfl.reporting.measures import capability_of
+from dapfl.runs.directory import RunDirectory
+from dapfl.runs.results import RoundsReader, in_order
 
 
 class Update(Struct, frozen=True):
@@ -43,7 +43,7 @@ class Update(Struct, frozen=True):
 class State:
     """What is known of a run directory.
 
-    `version` goes up whenever there is something to tell; `generation` when what was told before is void,
+    `version` goes up with every change. `generation` goes up when the rounds sent so far no longer hold,
     because the directory was replaced or its run was set back.
     """
 
@@ -76,23 +76,28 @@ class Follower:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.state = State()
-        self._reader = RoundsReader(directory / ROUNDS)
+        self._files = RunDirectory(directory)
+        self._reader = RoundsReader(self._files.rounds_path)
         self._restarts = 0
         self._seen: object = None
 
     def refresh(self) -> None:
         """Reads what has changed on the disk since the last look; never raises for what it finds there."""
-        stamps = _stamp(self.directory / MANIFEST), _stamp(self.directory / ROUNDS)
-        seen = (*stamps, is_abandoned(self.directory))  # a run that is killed changes no file
+        files = self._files
+        # A run that is killed changes no file, but it no longer holds the lock.
+        seen = (_stamp(files.manifest_path), _stamp(files.rounds_path), files.abandoned)
         if seen == self._seen:
             return
         self._seen = seen
         state = replace(self.state, version=self.state.version + 1, problem=None)
         try:
-            state = replace(state, facts=facts_of(self.directory, read_manifest(self.directory)))
+            state = replace(state, facts=facts_of(self.directory, files.read_manifest()))
             state = self._with(state, self._reader.read_new())
         except RunDirectoryError as error:
             state = replace(state, problem=self._explain(str(error)))
+        except (ValueError, ArithmeticError, LookupError, TypeError) as error:  # numbers that cannot be shown
+            where = f"{files.rounds_path} cannot be shown ({type(error).__name__}: {error})"
+            state = replace(state, problem=f"{where}. It was not written by this version, or is damaged.")
         self.state = state
 
     def _with(self, state: State, records: list[RoundRecord]) -> State:
@@ -115,8 +120,8 @@ class Follower:
     def _explain(self, error: str) -> str:
         if not self.directory.exists():
             return f"Waiting for {self.directory}: there is no such directory yet."
-        if not (self.directory / MANIFEST).exists():
-            return f"Waiting for {self.directory / MANIFEST}: no run has been started in this directory yet."
+        if not self._files.begun:
+            return f"Waiting for {self._files.manifest_path}: no run has been started in this directory yet."
         return error
 
 

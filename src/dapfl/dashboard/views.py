@@ -1,4 +1,4 @@
-"""What the live page is told: views of a run, small enough to send every second, and never a secret.
+"""What the live page receives: views of a run that are small and never hold a secret.
 
 A view is built from the manifest and the records of rounds.jsonl by naming each field it takes. Whatever
 else a run directory holds (keys, checkpoints) has no way into a view.
@@ -12,11 +12,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from dapfl.experiments.palette import FATES, PHASES, Ink, capability_inks
-from dapfl.experiments.results import Manifest, resume_command
-from dapfl.federation.records import ClientRecord, RoundRecord
+from dapfl.config import CryptoConfig
+from dapfl.federation.kdc import committee_of
+from dapfl.federation.records import ClientRecord, RoundRecord, Status
+from dapfl.reporting.palette import PHASES, STATUSES, Ink, capability_inks
+from dapfl.runs.lost_work import by_reason
+from dapfl.runs.manifest import Manifest
+from dapfl.runs.results import resume_command
 
-MOST_CLIENTS = 200  # that are sent one by one; of more, those outside C(t) first
+MOST_CLIENTS = 200  # that are sent; if there are more, those whose contribution was lost come first
 
 
 class Facts(Struct, frozen=True):
@@ -30,6 +34,7 @@ class Facts(Struct, frozen=True):
     planned_rounds: int | None
     clients: int | None
     created: str
+    client_names: tuple[str, ...]
     rows: tuple[tuple[str, str], ...]
 
 
@@ -57,6 +62,7 @@ class RoundView(Struct, frozen=True):
     loss: float | None
     accuracy: float | None
     f1: float | None
+    worst_accuracy: float | None
     participants: int
     of: int
     violations: int
@@ -66,8 +72,10 @@ class RoundView(Struct, frozen=True):
     simulated_seconds: float | None
     epochs: int
     wasted_epochs: int
+    decrypted_by: tuple[int, ...]
     seconds: dict[str, float]
-    fates: dict[str, int]
+    statuses: dict[str, int]
+    lost: dict[str, int]
     choices: tuple[Choice, ...]
     events: tuple[Event, ...]
 
@@ -86,12 +94,13 @@ class ClientView(Struct, frozen=True):
     reward: float | None
     budget: float | None
     cost: float | None
+    accuracy: float | None
 
 
 class Palette(Struct, frozen=True):
     """The colours that the page shares with the report."""
 
-    fates: dict[str, Ink]
+    statuses: dict[str, Ink]
     phases: tuple[Ink, ...]
     capabilities: dict[str, Ink]
 
@@ -105,19 +114,22 @@ def facts_of(directory: Path, manifest: Manifest) -> Facts:
     if crypto.get("encryption", "paillier") == "paillier":
         protection = f"Paillier, {crypto.get('key_bits', '?')} bits, {crypto.get('envelope', '?')} envelope"
     adversaries = config.get("adversaries") or ()
+    committee = crypto.get("decryption") == "committee" and protection.startswith("Paillier")
     rows = {
         "Continue": resume_command(directory) if manifest.status == "stopped" else "",
         "Model": f"{parameters:,} weights" if parameters else "",
         "Encryption": protection,
+        "Decryption": _committee(config, crypto) if committee else "",
         "Codec": crypto.get("codec"),
         "Partition": config.get("partition"),
+        "Clients a round": config.get("per_round"),
         "Engine": config.get("engine"),
         "Adversaries": ", ".join(adversaries),
         "Started": manifest.created.replace("T", " ").partition("+")[0],
-        "Processor": host.get("cpu"),
-        "Cores": host.get("cores"),
-        "Python": host.get("python"),
-        "PyTorch": host.get("torch"),
+        "Processor": host.cpu,
+        "Cores": host.cores,
+        "Python": host.python,
+        "PyTorch": host.torch,
         "Dap-FL": f"{manifest.dapfl} {f'({manifest.commit})' if manifest.commit else ''}",
     }
     return Facts(
@@ -129,16 +141,25 @@ def facts_of(directory: Path, manifest: Manifest) -> Facts:
         planned_rounds=manifest.planned_rounds,
         clients=config.get("clients") if isinstance(config.get("clients"), int) else None,
         created=manifest.created,
+        client_names=manifest.client_names,
         rows=tuple((name, str(value).strip()) for name, value in rows.items() if value),
     )
 
 
+def _committee(config: Mapping[str, Any], crypto: Mapping[str, Any]) -> str:
+    """How a run's committee decrypts, in a few words."""
+    names = ("committee_members", "committee_threshold")
+    shape = CryptoConfig(**{name: crypto[name] for name in names if name in crypto})
+    members, threshold = committee_of(config.get("clients", shape.committee_members), shape)
+    return f"by any {threshold} of {members} clients"
+
+
 def round_view(record: RoundRecord, capabilities: Mapping[int, float]) -> RoundView:
     """A round as the page's curves need it; `capabilities` is what clients reported in any round."""
-    fates: dict[str, int] = defaultdict(int)
+    statuses: dict[str, int] = defaultdict(int)
     groups: dict[float, list[ClientRecord]] = defaultdict(list)
     for client in record.clients:
-        fates[client.status.partition(":")[0]] += 1
+        statuses[client.status.kind.value] += 1
         if client.id in capabilities:
             groups[capabilities[client.id]].append(client)
     choices = tuple(
@@ -152,7 +173,8 @@ def round_view(record: RoundRecord, capabilities: Mapping[int, float]) -> RoundV
     return RoundView(
         **{name: getattr(record, name) for name in RoundView.__struct_fields__ if hasattr(record, name)},
         of=len(record.clients),
-        fates=dict(fates),
+        statuses=dict(statuses),
+        lost=dict(by_reason([record])),
         choices=choices,
         events=tuple(Event(record.round, each.client, each.reason, each.at) for each in record.rejections),
     )
@@ -164,13 +186,14 @@ def _mean(values: list[int | None]) -> float | None:
 
 
 def _geometric_mean(values: list[float | None]) -> float | None:
-    known = [math.log(value) for value in values if value]
+    known = [math.log(value) for value in values if value is not None and value > 0]
     return math.exp(sum(known) / len(known)) if known else None
 
 
 def client_views(record: RoundRecord, capabilities: Mapping[int, float]) -> list[ClientView]:
-    """The clients' cards after a round, in order of number."""
-    clients = sorted(record.clients, key=lambda client: (client.status == "accepted", client.id))
+    """The cards of the clients after a round, ordered by number."""
+    order = {Status.ACCEPTED: 1, Status.UNSELECTED: 2}  # all others first: they are what one looks for
+    clients = sorted(record.clients, key=lambda client: (order.get(client.status, 0), client.id))
     return [
         ClientView(
             **{
@@ -187,4 +210,4 @@ def client_views(record: RoundRecord, capabilities: Mapping[int, float]) -> list
 def palette_of(capabilities: Mapping[int, float]) -> Palette:
     """The colours of a run's charts."""
     steps = capability_inks(sorted(set(capabilities.values())))
-    return Palette(FATES, PHASES, {f"{step:g}": ink for step, ink in steps.items()})
+    return Palette(STATUSES, PHASES, {f"{step:g}": ink for step, ink in steps.items()})

@@ -1,12 +1,11 @@
-"""The local engine: clients live in worker processes on this machine, one core each.
+"""The local engine: clients live in worker processes on this machine, one process for each core.
 
-Client i always lives in worker i mod W, so its data pages and its agent stay warm there. After each
-message the worker also hands back the client's state: that is what checkpoints are made of, and what
-a client is rebuilt from when its worker dies. Nothing random happens here, so the number of workers
-changes no result.
+A client stays in the same worker for the whole run, so its data and its agent stay in that process's
+memory. With each reply the worker also returns the client's new state. Checkpoints are made of these states,
+and a client whose worker has died is rebuilt from its last one. Nothing random happens here, so the number
+of workers changes no result.
 """
 
-import multiprocessing
 import os
 import signal
 import time
@@ -15,34 +14,29 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
-from typing import Protocol, Self
+from typing import Any, Self
 
-from dapfl.crypto.engine import set_threads
+from dapfl.crypto.engines.base import set_threads
+from dapfl.crypto.engines.teamwork import Team, join
+from dapfl.engines.base import HostedClient
 from dapfl.errors import DapflError, WorkerError
-from dapfl.federation.transport import ClientId, Exchange, Handler
+from dapfl.federation.transport import Arrival, ClientId, Exchange
+from dapfl.processes import WORKERS, WorkerProcess
 
 _ATTEMPTS = 2  # a message whose client kills its worker twice is reported as failed
-_STARTS = 3  # a worker that dies this often before it is ready will not come up
+_STARTS = 3  # a worker that dies this often while it starts is given up
 
 
-class Resident(Handler, Protocol):
-    """A client that can live in a worker: it answers messages, and its state can be kept elsewhere."""
-
-    def state(self) -> bytes:
-        """Everything that must survive the process."""
-
-    def restore(self, state: bytes) -> None:
-        """Continues from a saved state."""
-
-
-# Builds one client in its worker, given what the clients of that worker share.
-Recipe = Callable[[object], Resident]
+ClientFactory = Callable[[Any], HostedClient]
+"""Builds one client in its worker process, given what the clients of that process share."""
 
 
 @dataclass(frozen=True)
-class _Order:
-    """A message for some clients of one worker; `exchange` tells late answers from current ones."""
+class _Request:
+    """A message for some clients of one worker.
+
+    `exchange` numbers the exchanges, so that a late answer is not taken for a current one.
+    """
 
     exchange: int
     message: bytes
@@ -51,6 +45,8 @@ class _Order:
 
 @dataclass(frozen=True)
 class _Answer:
+    """One client's reply and its new state, or None for both if the client raised an exception."""
+
     exchange: int
     client: ClientId
     reply: bytes | None
@@ -59,20 +55,26 @@ class _Answer:
 
 @dataclass
 class _Worker:
-    process: SpawnProcess
+    """A worker process, the request it is working on (with the clients still to answer), and its queue.
+
+    A queued request is sent only when the worker is idle, so neither end can block on a full pipe.
+    """
+
+    process: WorkerProcess
     connection: Connection
-    current: _Order | None = None  # what it is working on: the clients still to answer
-    outbox: deque[_Order] = field(default_factory=deque)  # what it gets next; sent only while it is idle
+    current: _Request | None = None
+    queue: deque[_Request] = field(default_factory=deque)
 
 
-def _serve(connection: Connection) -> None:
-    """A worker's life: build the clients, answer orders until the connection closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+def _serve(connection: Connection, team: Team | None) -> None:
+    """What a worker process runs: builds its clients, then answers requests until the connection closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
+    join(team)
     set_threads(1)  # the workers fill the cores; torch is kept to one thread by dapfl.learning
     try:
-        recipes, shared, states = connection.recv()
+        factories, shared, states = connection.recv()
         try:
-            clients = {client: recipe(shared) for client, recipe in recipes.items()}
+            clients = {client: build(shared) for client, build in factories.items()}
             for client, state in states.items():
                 clients[client].restore(state)
         except DapflError as error:
@@ -80,51 +82,50 @@ def _serve(connection: Connection) -> None:
             return
         connection.send(None)
         while True:
-            order = connection.recv()
-            for client in order.clients:
-                handler = clients[client]
+            request = connection.recv()
+            for client in request.clients:
+                hosted = clients[client]
                 try:
-                    reply = handler.handle(order.message)
-                    answer = _Answer(order.exchange, client, reply, handler.state())
+                    reply = hosted.handle(request.message)
+                    answer = _Answer(request.exchange, client, reply, hosted.saved_state())
                 except Exception:
-                    # Clients turn their own failures into reports; what still gets here says nothing outside.
-                    answer = _Answer(order.exchange, client, None, None)
+                    # Clients report their own failures. Any other exception may quote private data.
+                    answer = _Answer(request.exchange, client, None, None)
                 connection.send(answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the parent has gone: so do we
+        pass  # the parent has closed the connection or has died
 
 
 class WorkerPool:
-    """A `Transport` whose clients live in worker processes.
+    """An `Engine` whose clients live in worker processes.
 
-    `recipes` builds each client inside its worker; `shared` makes, whenever a worker is started, what the
-    clients of that worker share.
+    `factories` build the clients inside their workers. `shared` is called each time a worker is started and
+    makes what the clients of that worker share. `workers` is 0 for one worker per core.
     """
 
     def __init__(
         self,
-        recipes: Mapping[ClientId, Recipe],
+        factories: Mapping[ClientId, ClientFactory],
         shared: Callable[[], object],
         *,
         workers: int = 0,
         states: Mapping[ClientId, bytes] | None = None,
     ) -> None:
-        self._recipes = dict(recipes)
+        self._factories = dict(factories)
         self._shared = shared
         self._states: dict[ClientId, bytes] = dict(states or {})
         self._exchange = 0
-        self._context = multiprocessing.get_context("spawn")
-        count = min(workers or os.cpu_count() or 1, len(self._recipes))
-        homes: list[list[ClientId]] = [sorted(self._recipes)[home::count] for home in range(count)]
-        self._home = {client: home for home, clients in enumerate(homes) for client in clients}
+        count = min(workers or os.cpu_count() or 1, len(self._factories))
+        self._worker_of = {client: place % count for place, client in enumerate(sorted(self._factories))}
         self._workers: list[_Worker] = []
+        self._team = Team() if count > 1 else None
         try:
             # All processes are started before any is waited for: importing torch takes them a second or two.
-            self._workers = [self._spawn() for _ in homes]
-            for home in range(count):
-                self._prepare(home)
-            for home in range(count):
-                self._await_ready(home)
+            self._workers = [self._spawn() for _ in range(count)]
+            for index in range(count):
+                self._send_clients(index)
+            for index in range(count):
+                self._wait_until_ready(index)
         except BaseException:
             self.close()
             raise
@@ -133,35 +134,47 @@ class WorkerPool:
         """The state of every client that has answered so far."""
         return dict(self._states)
 
-    def exchange(self, messages: Mapping[ClientId, bytes], timeout: float) -> Exchange:
-        """Sends each client its message and collects the replies that come in time."""
+    def exchange(
+        self, messages: Mapping[ClientId, bytes], timeout: float, arrived: Arrival | None = None
+    ) -> Exchange:
+        """Sends each client its message and hands over or collects the replies that come in time."""
         self._exchange += 1
         deadline = time.monotonic() + timeout
         replies: dict[ClientId, bytes] = {}
         failures: dict[ClientId, str] = {}
+        unanswered = set(messages)
         deaths: Counter[ClientId] = Counter()
-        for order in self._orders(messages):
-            self._workers[self._home[order.clients[0]]].outbox.append(order)
-        while len(replies) + len(failures) < len(messages):
-            self._send_outboxes()
+        for index, request in self._requests(messages):
+            self._workers[index].queue.append(request)
+        while unanswered:
+            self._send_queued()
             remaining = deadline - time.monotonic()
             ready = wait([worker.connection for worker in self._workers], max(0.0, remaining))
-            for home, worker in enumerate(self._workers):
+            for index, worker in enumerate(self._workers):
                 if worker.connection not in ready:
                     continue
                 try:
-                    self._take(worker, worker.connection.recv(), replies, failures)
+                    client, reply = self._take(worker, worker.connection.recv(), failures)
                 except (EOFError, ConnectionResetError):
-                    self._revive(home, deaths, failures)
+                    self._restart(index, deaths, failures)
+                    continue
+                if reply is not None:
+                    unanswered.discard(client)
+                    if arrived is not None:
+                        arrived(client, reply)
+                    else:
+                        replies[client] = reply
+            unanswered -= failures.keys()
             if not ready and remaining <= 0:
-                late = messages.keys() - replies.keys() - failures.keys()
-                failures.update(dict.fromkeys(late, "late"))
+                failures.update(dict.fromkeys(unanswered, "late"))
+                unanswered.clear()
                 for worker in self._workers:
-                    worker.outbox.clear()  # what was not begun by the deadline is not begun
-        return Exchange(replies, failures)
+                    worker.queue.clear()  # nothing is started after the deadline
+        # In the order of the clients, not of arrival: nothing in a run may depend on which worker was faster.
+        return Exchange(dict(sorted(replies.items())), failures)
 
     def close(self) -> None:
-        """Ends the workers; those that are busy are not waited for."""
+        """Ends the workers. A busy one is terminated."""
         for worker in self._workers:
             worker.connection.close()
         for worker in self._workers:
@@ -179,78 +192,83 @@ class WorkerPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _orders(self, messages: Mapping[ClientId, bytes]) -> Iterable[_Order]:
-        """One order for each worker and distinct message: a broadcast is carried once, not once a client."""
+    def _requests(self, messages: Mapping[ClientId, bytes]) -> Iterable[tuple[int, _Request]]:
+        """One request for each worker and distinct message: a broadcast is sent once to each worker."""
         groups: dict[tuple[int, bytes], list[ClientId]] = {}
         for client in sorted(messages):
-            groups.setdefault((self._home[client], messages[client]), []).append(client)
-        for (_, message), clients in groups.items():
-            yield _Order(self._exchange, message, tuple(clients))
+            groups.setdefault((self._worker_of[client], messages[client]), []).append(client)
+        for (index, message), clients in groups.items():
+            yield index, _Request(self._exchange, message, tuple(clients))
 
-    def _send_outboxes(self) -> None:
+    def _send_queued(self) -> None:
         for worker in self._workers:
-            if worker.outbox and worker.current is None:
-                worker.current = worker.outbox.popleft()
-                # A worker that has died meanwhile is noticed by the receive that follows.
+            if worker.queue and worker.current is None:
+                worker.current = worker.queue.popleft()
+                # If the worker has died meanwhile, the next receive notices it.
                 with suppress(BrokenPipeError, ConnectionResetError):
                     worker.connection.send(worker.current)
 
     def _take(
-        self, worker: _Worker, answer: _Answer, replies: dict[ClientId, bytes], failures: dict[ClientId, str]
-    ) -> None:
+        self, worker: _Worker, answer: _Answer, failures: dict[ClientId, str]
+    ) -> tuple[ClientId, bytes | None]:
+        """The client that has answered, and its reply if it counts."""
         assert worker.current is not None
         left = tuple(client for client in worker.current.clients if client != answer.client)
         worker.current = replace(worker.current, clients=left) if left else None
         if answer.state is not None:
             self._states[answer.client] = answer.state
         if answer.exchange != self._exchange:
-            return  # the answer to an order whose deadline has passed
+            return answer.client, None  # the answer to a request whose deadline has passed
         if answer.reply is None:
             failures[answer.client] = "client-error"
-        else:
-            replies[answer.client] = answer.reply
+        return answer.client, answer.reply
 
-    def _revive(self, home: int, deaths: Counter[ClientId], failures: dict[ClientId, str]) -> None:
-        """Starts a worker anew from its clients' last states and gives it back what it had not answered."""
-        old = self._workers[home]
-        old.connection.close()
-        old.process.join()
-        new = self._workers[home] = self._spawn()
-        self._prepare(home)
-        self._await_ready(home)
-        new.outbox = old.outbox
+    def _restart(self, index: int, deaths: Counter[ClientId], failures: dict[ClientId, str]) -> None:
+        """Replaces a worker that has died, with its clients' last states and what they had not answered."""
+        old = self._workers[index]
+        self._replace(index)
+        self._wait_until_ready(index)
+        new = self._workers[index]
+        new.queue = old.queue
         if old.current is None or old.current.exchange != self._exchange:
             return
-        redo = old.current
-        culprit = redo.clients[0]  # clients are served in order: it died on the first that had not answered
+        unanswered = old.current
+        culprit = unanswered.clients[0]  # clients are served in order, so the worker died on this one
         deaths[culprit] += 1
         if deaths[culprit] >= _ATTEMPTS:
             failures[culprit] = "worker-died"
-            redo = replace(redo, clients=redo.clients[1:])
-        if redo.clients:
-            new.outbox.appendleft(redo)
+            unanswered = replace(unanswered, clients=unanswered.clients[1:])
+        if unanswered.clients:
+            new.queue.appendleft(unanswered)
+
+    def _replace(self, index: int) -> None:
+        """Starts another process in the place of one that has died."""
+        self._workers[index].connection.close()
+        self._workers[index].process.join()
+        self._workers[index] = self._spawn()
+        self._send_clients(index)
 
     def _spawn(self) -> _Worker:
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs,), name="dapfl-worker", daemon=True)
+        ours, theirs = WORKERS.Pipe()
+        process = WORKERS.Process(target=_serve, args=(theirs, self._team), name="dapfl-worker", daemon=True)
         process.start()
         theirs.close()
         return _Worker(process, ours)
 
-    def _prepare(self, home: int) -> None:
-        clients = [client for client, place in self._home.items() if place == home]
-        recipes = {client: self._recipes[client] for client in clients}
+    def _send_clients(self, index: int) -> None:
+        clients = [client for client, place in self._worker_of.items() if place == index]
+        factories = {client: self._factories[client] for client in clients}
         states = {client: self._states[client] for client in clients if client in self._states}
+        # If the worker has died meanwhile, `_wait_until_ready` notices it.
         with suppress(BrokenPipeError, ConnectionResetError):
-            self._workers[home].connection.send((recipes, self._shared(), states))
+            self._workers[index].connection.send((factories, self._shared(), states))
 
-    def _await_ready(self, home: int) -> None:
+    def _wait_until_ready(self, index: int) -> None:
         for _ in range(_STARTS):
             try:
-                problem = self._workers[home].connection.recv()
+                problem = self._workers[index].connection.recv()
             except (EOFError, ConnectionResetError):
-                self._workers[home] = self._spawn()
-                self._prepare(home)
+                self._replace(index)
                 continue
             if problem is not None:
                 raise problem

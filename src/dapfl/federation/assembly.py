@@ -4,39 +4,48 @@ Each participant gets its own bundle and nothing of anyone else's.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dapfl.config import PolicyConfig, RunConfig
-from dapfl.crypto.envelope import envelope_named
+from dapfl.config import PolicyConfig, RunConfig, ServerStepConfig
+from dapfl.crypto import keyfile
 from dapfl.crypto.packing import Bounds, Segment, codec_named
 from dapfl.errors import ConfigError, KeyFileError
 from dapfl.federation import kdc
-from dapfl.federation.adversary import Adversaries, check_names
+from dapfl.federation.adversaries.adversary import Adversaries, check_names
+from dapfl.federation.adversaries.insiders import INSIDERS, FalseShare
 from dapfl.federation.client import Client
-from dapfl.federation.insiders import INSIDERS
+from dapfl.federation.global_model.derivation import ModelStore
+from dapfl.federation.global_model.parameters import PublicParameters
+from dapfl.federation.global_model.server_step import server_step
 from dapfl.federation.kdc import ClientBundle, ServerBundle
-from dapfl.federation.ledger import Ledger
 from dapfl.federation.messages import FEDERATION_BYTES, digest
-from dapfl.federation.models import ModelStore, Shape
-from dapfl.federation.open_suite import OpenClientSuite, OpenServerSuite
-from dapfl.federation.paillier_suite import PaillierClientSuite, PaillierServerSuite
+from dapfl.federation.participants import (
+    client_suite,
+    has_committee,
+    recovery_of,
+    server_suite,
+    smallest_cohort,
+)
+from dapfl.federation.roster import ROSTER, SignedRoster, admission_path, bundle_of
 from dapfl.federation.round import Federation
-from dapfl.federation.server import CentralServer
-from dapfl.federation.suite import ClientSuite, ServerSuite
+from dapfl.federation.server.central_server import CentralServer
+from dapfl.federation.server_state.state_file import StateFile
 from dapfl.federation.training import LocalTraining
 from dapfl.federation.transport import ClientId, Transport
-from dapfl.learning.layout import Layout
-from dapfl.learning.partition import partition
+from dapfl.learning.data import NaturalClients
+from dapfl.learning.fairness import ClientTests
+from dapfl.learning.optimisers import gradients_per_step
+from dapfl.learning.partition import chosen_clients, partition
+from dapfl.learning.runtime import TaskRuntime, task_runtime
 from dapfl.learning.sgd import Evaluator, Learner, initial_weights
 from dapfl.learning.tasks import get_task
-from dapfl.learning.workshop import workshop
 from dapfl.resources import build_resources, capability_of
 from dapfl.tuning.build import build_policy
 from dapfl.tuning.selection import build_selector
@@ -51,6 +60,8 @@ class Keys:
     server: ServerBundle | None
     clients: Mapping[ClientId, ClientBundle | None]
     insiders: Mapping[ClientId, ClientBundle | None]
+    members: tuple[ClientId, ...] | None = None
+    """The clients of a federation whose clients have changed; None for 1 to N."""
 
 
 def make_keys(config: RunConfig, advance: Callable[[], object] = lambda: None) -> Keys:
@@ -58,7 +69,8 @@ def make_keys(config: RunConfig, advance: Callable[[], object] = lambda: None) -
     everyone = range(1, config.clients + len(_insiders(config)) + 1)
     if config.crypto.encryption == "none":
         return _split(config, None, dict.fromkeys(everyone))
-    server, clients = kdc.generate(len(everyone), config.crypto, advance)
+    attackers = [config.clients + k for k, name in enumerate(_insiders(config), 1) if name == FalseShare.name]
+    server, clients = kdc.generate(len(everyone), config.crypto, advance, seats=attackers)
     return _split(config, server, clients)
 
 
@@ -88,7 +100,22 @@ def load_server_keys(config: RunConfig, folder: Path) -> Keys:
     )
     if not isinstance(bundle, ServerBundle):
         raise KeyFileError(f"{path} is not the bundle of a server.")
-    return Keys(bundle, {}, {})
+    roster_file = folder / ROSTER
+    if not roster_file.exists():
+        return Keys(bundle, {}, {})
+    if bundle.pk_kdc_sign is None:
+        raise KeyFileError(f"{path} knows no KDC: {roster_file} cannot be verified. Make new folders.")
+    roster = SignedRoster.from_bytes(roster_file.read_bytes()).verified(bundle.pk_kdc_sign, bundle.federation)
+    insecure = config.crypto.allow_insecure_small_keys
+    admitted = {
+        client: keyfile.private_from_text(
+            file.read_text("ascii"), engine=config.crypto.engine, allow_insecure_small_keys=insecure
+        )
+        for client in roster.members
+        if (file := admission_path(folder, client)).exists()
+    }
+    members = tuple(sorted(roster.members))
+    return Keys(bundle_of(bundle, roster, admitted, insecure=insecure), {}, {}, members)
 
 
 def keys_needed(config: RunConfig) -> int:
@@ -111,29 +138,63 @@ def _split(
     return Keys(server, honest, insiders)
 
 
-def bounds_of(config: RunConfig) -> Bounds:
-    """What every participant of a run declares never to exceed.
+def _called(config: RunConfig) -> int:
+    """How many clients a round calls at most."""
+    return config.per_round or config.clients
+
+
+def check_numbers(config: RunConfig) -> None:
+    """ConfigError if the numbers of clients do not go together; needs no data."""
+    called = _called(config)
+    if called > config.clients:
+        raise ConfigError(f"A round cannot call {called} clients: the federation has {config.clients}.")
+    if config.min_cohort > called:
+        raise ConfigError(
+            f"A minimum cohort of {config.min_cohort} can never be reached by {called} clients: "
+            "add clients, or lower --min-cohort (below 3, members can read each other's models)."
+        )
+    if config.room is not None and config.room < config.clients:
+        raise ConfigError(f"There is no room for {config.clients} clients in a federation of {config.room}.")
+    smallest_cohort(config.crypto, config.clients, config.min_cohort, called)
+
+
+def bounds_of(config: RunConfig, natural: NaturalClients | None = None) -> Bounds:
+    """What every participant of a run declares never to exceed. Natural clients are as large as they are.
 
     >>> bounds_of(RunConfig())
     Bounds(max_samples=1800, max_clients=20)
     """
-    largest = math.ceil(config.mean_samples + _SIGMAS * config.std_samples)
-    return Bounds(max_samples=max(largest, config.batch_size), max_clients=config.clients)
+    if config.partition == "natural" and natural is not None:
+        largest = int(np.bincount(natural.train[natural.train >= 0]).max())
+    else:
+        largest = math.ceil(config.mean_samples + _SIGMAS * config.std_samples)
+    return Bounds(
+        max_samples=max(largest, config.batch_size),
+        max_clients=config.per_round or max(config.clients, config.room or 0),
+    )
 
 
-def shape_of(config: RunConfig, layout: Layout) -> Shape:
-    """The federation's numbers: codec, tensors, minimum cohort."""
-    if config.min_cohort > config.clients:
-        raise ConfigError(
-            f"A minimum cohort of {config.min_cohort} can never be reached by {config.clients} clients: "
-            "add clients, or lower --min-cohort (below 3, members can read each other's models)."
-        )
+def parameters_of(
+    config: RunConfig,
+    runtime: TaskRuntime,
+    step: ServerStepConfig = ServerStepConfig(),  # noqa: B008 - frozen
+) -> PublicParameters:
+    """What the participants of a run all know: codec, tensors, minimum cohort, server step."""
+    check_numbers(config)
     segments = tuple(
         Segment(tensor.name, tensor.start, tensor.stop, nonnegative=tensor.name.endswith("running_var"))
-        for tensor in layout.tensors
+        for tensor in runtime.layout.tensors
     )
-    codec = codec_named(config.crypto.codec, bounds_of(config), (config.crypto.key_bits - 1) // 8)
-    return Shape(codec, segments, config.min_cohort)
+    bounds = bounds_of(config, runtime.data.natural)
+    codec = codec_named(config.crypto.codec, bounds, (config.crypto.key_bits - 1) // 8)
+    learned = max(tensor.stop for tensor in runtime.layout.tensors if tensor.kind == "weight")
+    return PublicParameters(
+        codec,
+        segments,
+        smallest_cohort(config.crypto, config.clients, config.min_cohort, _called(config)),
+        step=server_step(step, learned),
+        committee=has_committee(config.crypto),
+    )
 
 
 def _federation_id(config: RunConfig, bundle: ServerBundle | ClientBundle | None) -> bytes:
@@ -150,36 +211,78 @@ class Shared:
     """
 
     config: RunConfig
+    policy: PolicyConfig = PolicyConfig()  # noqa: RUF009 - frozen
     primer: bytes = b""
     store: ModelStore = field(default_factory=ModelStore)
 
     @cached_property
     def partition(self) -> "list[NDArray[np.int32]]":
-        """Every client's samples; each process works it out alike from the seed."""
+        """Every client's samples; each process derives the same from the seed."""
         config = self.config
-        labels = workshop(get_task(config.task)).data.train_labels
+        data = task_runtime(get_task(config.task)).data
         return partition(
-            labels,
+            data.train_labels,
             config.clients,
             config.seed,
             config.partition,
             mean=config.mean_samples,
             std=config.std_samples,
             minimum=config.batch_size,
+            natural=data.natural,
         )
 
     @cached_property
-    def shape(self) -> Shape:
-        """The federation's numbers."""
-        return shape_of(self.config, workshop(get_task(self.config.task)).layout)
+    def parameters(self) -> PublicParameters:
+        """The public parameters of the run."""
+        return parameters_of(self.config, task_runtime(get_task(self.config.task)), self.policy.server_step)
 
 
-def check(config: RunConfig) -> None:
-    """Says what cannot work, before keys are made or workers are started."""
+def client_tests(config: RunConfig) -> ClientTests | None:
+    """The test samples of each client; None where only the devices know what their data are like."""
+    if config.partition == "own":
+        return None
+    data = task_runtime(get_task(config.task)).data
+    if config.partition == "natural" and data.natural is not None:
+        natural = chosen_clients(data.natural, config.clients, config.seed)
+        return ClientTests.natural(data, natural) if data.classes else None
+    if not data.classes:
+        return None  # what a model is worth to a client is told by an accuracy, and there is none
+    return ClientTests.by_class(data, Shared(config).partition)
+
+
+def samples_used(config: RunConfig) -> tuple[int, int]:
+    """How many training samples the clients of a run have together, and how many there are."""
+    shared = Shared(config)
+    used = np.unique(np.concatenate(shared.partition)).size
+    return int(used), len(task_runtime(get_task(config.task)).data.train_labels)
+
+
+def client_names(config: RunConfig) -> tuple[str, ...]:
+    """The names of the clients, in order, where the data have them."""
+    natural = task_runtime(get_task(config.task)).data.natural if config.partition == "natural" else None
+    if natural is None:
+        return ()
+    return tuple(natural.names[each] for each in chosen_clients(natural, config.clients, config.seed))
+
+
+def check(config: RunConfig, *, clients_here: bool = True) -> None:
+    """Says what cannot work, before keys are made or workers are started.
+
+    Unless the clients are here, nothing is known about their data.
+    """
     check_names(config.adversaries)
     shared = Shared(config)
-    _ = shared.shape  # task, data, codec, cohort
-    _ = shared.partition
+    most = shared.parameters.codec.bounds.max_samples  # task, data, codec, cohort
+    largest = max(map(len, shared.partition))
+    if clients_here and largest > most:
+        raise ConfigError(
+            f"A client would have {largest:,} samples, but at most {most:,} are declared: "
+            + (
+                "--partition own is for devices that have data of their own (dapfl deploy init --own-data)."
+                if config.partition == "own"
+                else "raise mean_samples in the configuration."
+            )
+        )
     build_resources(config.resources, 1, config.clients, len(shared.partition[0]), config.seed)
 
 
@@ -193,42 +296,37 @@ def build_client(
     standalone: bool = False,
 ) -> Client:
     """Client i of a run. `standalone` is for a client on a device of its own (see `Client`)."""
-    learner = Learner(get_task(config.task), shared.partition[client - 1])
+    place = 0 if config.partition == "own" else client - 1  # a client that joined later has its own data
+    learner = Learner(get_task(config.task), shared.partition[place], policy.optimiser)
     training = LocalTraining(
         client=client,
         seed=config.seed,
         rounds=config.rounds,
-        capability=capability_of(config.resources, client, config.clients),
-        shape=shared.shape,
+        capability=(
+            None
+            if config.resources.source == "measured"
+            else capability_of(config.resources, client, config.clients)
+        ),
+        parameters=shared.parameters,
         learner=learner,
-        resources=build_resources(config.resources, client, config.clients, learner.samples, config.seed),
+        resources=build_resources(
+            config.resources, client, config.clients, learner.sample_count, config.seed
+        ),
         policy=build_policy(policy, config.seed, client),
+        gradients_per_step=gradients_per_step(policy.optimiser),
     )
     return Client(
         client,
         _federation_id(config, bundle),
-        client_suite(config, bundle, shared.shape),
-        shared.shape,
+        client_suite(config.crypto, bundle, shared.parameters.codec),
+        shared.parameters,
         training,
         shared.store,
         share_reports=config.share_reports,
         standalone=standalone,
         primer=shared.primer,
+        new_policy=partial(build_policy, policy, config.seed, client),
     )
-
-
-def client_suite(config: RunConfig, bundle: ClientBundle | None, shape: Shape) -> ClientSuite:
-    """What a client does with its keys, or without."""
-    if bundle is None:
-        return OpenClientSuite(shape.codec)
-    return PaillierClientSuite(bundle, envelope_named(config.crypto.envelope), shape.codec)
-
-
-def server_suite(config: RunConfig, bundle: ServerBundle | None, shape: Shape) -> ServerSuite:
-    """What CS does with its keys, or without."""
-    if bundle is None:
-        return OpenServerSuite(shape.codec)
-    return PaillierServerSuite(bundle, envelope_named(config.crypto.envelope), shape.codec)
 
 
 def build_federation(
@@ -237,38 +335,52 @@ def build_federation(
     bundle: ServerBundle | None,
     transport: Transport,
     *,
-    carried: bool = False,
-    ledger: Ledger | None = None,
+    one_exchange_per_round: bool = False,
+    state_file: StateFile | None = None,
     insiders: Mapping[ClientId, ClientBundle | None] = {},
+    run: bytes | None = None,
+    step: ServerStepConfig = ServerStepConfig(),  # noqa: B008 - frozen
+    before_round: Callable[[Sequence[ClientId], int], None] = lambda *_: None,
+    members: Sequence[ClientId] | None = None,
 ) -> Federation:
-    """CS of a run, over a transport to its clients; the run's adversaries sit on that transport."""
+    """CS of a run, over a transport to its clients; the run's adversaries sit on that transport.
+
+    `run` is the id of a new run with keys that may have served others (`run_id.begin_run`). `step` is that of
+    the clients' policies: they make the next model as CS does.
+    """
     if selection != "all" and not config.share_reports:
         raise ConfigError("A server that selects clients needs their reports: share_reports must be true.")
     task = get_task(config.task)
-    evaluator = Evaluator(task)
-    shape = shape_of(config, evaluator.layout)
-    clients = range(1, config.clients + 1)
+    evaluator = Evaluator(task, client_tests(config))
+    parameters = parameters_of(config, task_runtime(task), step)
+    clients = members or range(1, config.clients + 1)
     server = CentralServer(
         _federation_id(config, bundle),
-        server_suite(config, bundle, shape),
-        shape,
+        server_suite(config.crypto, bundle, parameters.codec),
+        parameters,
         [*clients, *insiders],
         initial_weights(task, config.seed),
+        recovery=recovery_of(config.crypto, bundle),
+        run=run,
     )
     attacks: Callable[[], tuple[str, ...]] = tuple
     if config.adversaries:
-        suites = {client: client_suite(config, keys, shape) for client, keys in insiders.items()}
-        adversaries = Adversaries(config.adversaries, transport, server, shape, suites)
+        codec = parameters.codec
+        suites = {client: client_suite(config.crypto, keys, codec) for client, keys in insiders.items()}
+        committee = None if bundle is None else bundle.committee
+        adversaries = Adversaries(config.adversaries, transport, server, parameters, suites, committee)
         transport, attacks = adversaries, adversaries.summary
     return Federation(
         server,
         transport,
         evaluator.evaluate,
         clients,
-        selector=build_selector(selection, config.seed, config.min_cohort),
+        selector=build_selector(selection, config.seed, config.min_cohort, config.per_round),
         timeout=config.round_timeout,
-        carried=carried,
-        ledger=ledger,
-        guests=tuple(insiders),
+        simulated=config.resources.source != "measured",
+        before_round=before_round,
+        one_exchange_per_round=one_exchange_per_round,
+        state_file=state_file,
+        insiders=tuple(insiders),
         attacks=attacks,
     )

@@ -1,19 +1,22 @@
 """Client c_i: bytes in, bytes out (Fig. 4, right column).
 
-A client believes nothing that CS has not signed for this federation, this recipient and this
-round, takes each order once and in order, and answers only in sealed, signed messages. Whatever
-goes wrong, nothing of it leaves the device but a short name.
+A client believes nothing that CS has not signed for this federation, this recipient and this round (see
+`orders.py`), obeys each order once, and answers only in sealed, signed messages. Whatever goes wrong, only
+a short reason leaves the device.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from dapfl.errors import ProtocolError
+from dapfl.errors import DataError, ProtocolError
+from dapfl.federation.global_model.derivation import Derivation, ModelStore, Part
+from dapfl.federation.global_model.models import GlobalModel, from_bytes, to_bytes
+from dapfl.federation.global_model.parameters import PublicParameters
 from dapfl.federation.messages import (
     NO_MODEL,
     VERSION,
@@ -24,51 +27,49 @@ from dapfl.federation.messages import (
     Context,
     Delivery,
     Notice,
+    Proposal,
     Refusal,
-    Request,
+    Report,
     Sealed,
+    Share,
     Signed,
+    Snapshot,
     Upload,
+    associated_data,
+    contribution_binding,
     digest,
     encode,
-    sealing_context,
 )
-from dapfl.federation.models import Derivation, GlobalModel, ModelStore, Part, Shape, from_bytes, to_bytes
-from dapfl.federation.records import ClientReport
-from dapfl.federation.suite import ClientSuite
-from dapfl.federation.training import LocalTraining, Stopwatch, Trained
-from dapfl.federation.transport import EVERYONE, SERVER, ClientId
+from dapfl.federation.orders import ReceivedOrder, check_sequence, received, run_of
+from dapfl.federation.protection.base import ClientSuite
+from dapfl.federation.protection.committee import CommitteeClientSuite, proposed_sums
+from dapfl.federation.stopwatch import Stopwatch
+from dapfl.federation.training import LocalTraining, Trained
+from dapfl.federation.transport import SERVER, ClientId
 from dapfl.resources import MeasuredResources
+from dapfl.tuning.policy import HyperparameterPolicy
 
 log = logging.getLogger("dapfl.client")
 
-_REMEMBERED_REFUSALS = 16
-
-
-@dataclass(frozen=True)
-class _Order:
-    """A call or request, and the hash of its signed body, which the reply names."""
-
-    body: Call | Request
-    digest: bytes
-
-    @property
-    def kind(self) -> str:
-        """Orders of one kind come in order of rounds."""
-        if isinstance(self.body, Call):
-            return "call"
-        return "request" if self.body.whole else "witness"
+REMEMBERED_REFUSALS = 16
 
 
 class _Count(msgspec.Struct, frozen=True):
-    """The proof of |D_i|, made once, and whether the last aggregate counts this client by it."""
+    """The proof of |D_i|, which is made once, and whether the last aggregate counts this client by it."""
 
     samples: int
     proof: bytes
     counted: bool
 
 
-class _State(msgspec.Struct, frozen=True):
+class _Uploaded(NamedTuple):
+    """The round of this client's last contribution, and the name of the model that it starts from."""
+
+    round: int
+    model: bytes
+
+
+class _Saved(msgspec.Struct, frozen=True):
     """What a client must not forget."""
 
     client: ClientId
@@ -83,13 +84,18 @@ class _State(msgspec.Struct, frozen=True):
     previous: bytes | None
     answered: bytes | None
     reply: bytes | None
+    memory: bytes | None = None
+    run: bytes = b""
+    uploaded: _Uploaded | None = None
+    step_size: float | None = None
 
 
 class Client:
     """One participant with its keys (inside `suite`), its data and its agent (inside `training`).
 
-    `standalone` is for a client on a device of its own: its state then carries the global model and its
-    last reply, so that a server which asks again after a crash gets the same answer again.
+    `standalone` is for a client on a device of its own: its saved state then includes the global model and
+    its last reply, so that a server that asks again after a crash gets the same answer again. `new_policy`
+    makes the policy with which it begins another run.
     """
 
     def __init__(
@@ -97,26 +103,31 @@ class Client:
         client: ClientId,
         federation: bytes,
         suite: ClientSuite,
-        shape: Shape,
+        parameters: PublicParameters,
         training: LocalTraining,
         store: ModelStore,
         *,
         share_reports: bool = True,
         standalone: bool = False,
         primer: bytes = b"",
+        new_policy: Callable[[], HyperparameterPolicy] | None = None,
     ) -> None:
         self.id = client
         self._federation = federation
         self._suite = suite
-        self._shape = shape
+        self._parameters = parameters
         self._training = training
         self._store = store
         self._share_reports = share_reports
         self._standalone = standalone
         self._primer = primer
+        self._new_policy = new_policy
+        self._run = b""  # the run that this client takes part in: the latest that CS has called it to
         self._model: GlobalModel | None = None
         self._latest: dict[str, int] = {}  # the last round in which an order of each kind was taken
         self._refused: list[str] = []  # since the last report
+        self._faulty = False  # whether its data have been found unusable
+        self._uploaded: _Uploaded | None = None  # until it is known what became of it
         self._count: _Count | None = None
         self._answered: bytes | None = None  # the hash of the last orders that were answered
         self._reply: bytes | None = None
@@ -127,9 +138,16 @@ class Client:
             return self._answer(message)
         except ProtocolError as error:
             log.info("client %d refused a message: %s", self.id, error)
+            self._remember_refusal(error.reason)
             reason = error.reason
+        except DataError as error:
+            if not self._faulty:  # once: it will be called in every round
+                log.warning("client %d cannot take part: %s", self.id, error)
+            self._faulty = True
+            reason = "bad-data"  # a fault of its own, and no message that was refused
         except Exception:
             log.warning("client %d could not answer a message", self.id, exc_info=True)
+            self._remember_refusal("internal-error")
             reason = "internal-error"
         try:
             return self._refuse(reason, message)
@@ -138,25 +156,33 @@ class Client:
             return b""
 
     def record_transfer(self, seconds: float) -> None:
-        """How long the engine took to carry a message to or from this client's device."""
+        """Notes how long the engine took to carry a message to or from this client's device."""
         if isinstance(self._training.resources, MeasuredResources):
             self._training.resources.record_transfer(seconds)
+
+    def prepare(self) -> bool:
+        """Does a little of the next round's work while this device waits; whether there was any to do."""
+        return self._suite.prepare(self._parameters.contribution_rows)
 
     # Receiving ---------------------------------------------------------------------------------
 
     def _answer(self, message: bytes) -> bytes:
         watch = Stopwatch()
         with watch.phase("open"):
-            models, orders = self._authenticated(message)
+            models, orders = self._open(message)
             if not orders:
                 raise ProtocolError("malformed", "a delivery that asks for nothing")
+            self._enter(run_of(models, orders))
             answered = digest(b"".join(order.digest for order in orders))
             if answered == self._answered and self._reply is not None:
                 return self._reply  # CS asks again after a crash: the same answer, and nothing is done twice
-            self._check_order(orders)
-            self._model = self._derive(orders[0].body.context.model, models)
-            self._notice_cohort(models)
-        replies = [self._obey(order, self._model, watch) for order in orders]
+            check_sequence(orders, self._latest)
+            first = orders[0].body
+            if not isinstance(first, Proposal):
+                self._model = self._derive(first.context.model, models)
+                self._notice_cohort(models)
+                self._notice_loss(first.context, models)
+        replies = [reply for order in orders for reply in self._obey(order, watch)]
         for order in orders:
             self._latest[order.kind] = order.body.context.round
         sealed = self._seal(replies)
@@ -164,153 +190,196 @@ class Client:
             self._answered, self._reply = answered, sealed
         return sealed
 
-    def _authenticated(self, message: bytes) -> tuple[list[Part], list[_Order]]:
+    def _open(self, message: bytes) -> tuple[list[Part], list[ReceivedOrder]]:
         """The models and the orders of a delivery; all signed by CS for this client (Eqs 31, 41)."""
-        parts = self._store.opened(message, self._shape.delivery_limit(self._suite.row_bytes), self._suite)
-        models: list[Part] = []
-        orders: list[_Order] = []
-        for part in parts:
-            self._check_context(part.body.context)
-            if isinstance(part.body, Call | Request):
-                orders.append(_Order(part.body, part.digest))
-            else:
-                models.append(part)
-        return models, orders
+        limit = self._parameters.delivery_limit(self._suite.row_bytes)
+        return received(self._store.opened(message, limit, self._suite), self._federation, self.id)
 
-    def _check_context(self, context: Context) -> None:
-        if context.federation != self._federation:
-            raise ProtocolError("wrong-federation")
-        if context.sender != SERVER:
-            raise ProtocolError("wrong-sender", "not from CS")
-        if context.recipient not in (EVERYONE, self.id):
-            raise ProtocolError("wrong-recipient", f"for {context.recipient}, not for {self.id}")
-
-    def _check_order(self, orders: Sequence[_Order]) -> None:
-        """Each kind once a round, in order of rounds, and all about one model."""
-        if len({order.kind for order in orders}) < len(orders):
-            raise ProtocolError("duplicate", "two orders of one kind")
-        if len({order.body.context.model for order in orders}) > 1:
-            raise ProtocolError("malformed", "orders about different models")
-        for order in orders:
-            if order.body.context.round <= self._latest.get(order.kind, -1):
-                raise ProtocolError("replayed", f"{order.kind} of round {order.body.context.round}")
+    def _enter(self, run: bytes) -> None:
+        """Takes part in a later run as if there had been none before; never goes back to an earlier one."""
+        if run < self._run:
+            raise ProtocolError("old-run", "of a run that is over")
+        if run == self._run:
+            return
+        if self._run or self._latest:
+            self._model, self._latest, self._answered, self._reply = None, {}, None, None
+            self._uploaded = None
+            self._training.residual = self._training.learner.step_size = None
+            if self._count is not None:
+                self._count = msgspec.structs.replace(self._count, counted=False)
+            if self._new_policy is not None:
+                self._training.policy = self._new_policy()
+        self._run = run
 
     def _derive(self, name: bytes, models: Sequence[Part]) -> GlobalModel:
-        return Derivation(self._shape, self._suite, self._store, self._model).model(name, models)
+        return Derivation(self._parameters, self._suite, self._store, self._model).model(name, models)
 
     def _notice_cohort(self, models: Sequence[Part]) -> None:
         """Looks up whether CS has taken this client's last contribution, and so knows its count."""
         for part in models:
-            if isinstance(part.body, Aggregate) and self._count is not None:
+            if isinstance(part.body, Aggregate | Snapshot) and part.body.cohort and self._count is not None:
                 self._count = msgspec.structs.replace(self._count, counted=self.id in part.body.cohort)
+
+    def _notice_loss(self, asked: Context, models: Sequence[Part]) -> None:
+        """Says in the log of this device if its last contribution is not in the model that came of it."""
+        if self._uploaded is None or asked.round <= self._uploaded.round:
+            return
+        t, start = self._uploaded
+        self._uploaded = None
+        cohorts = [
+            p.body.cohort for p in models if isinstance(p.body, Aggregate | Snapshot) and p.body.cohort
+        ]
+        if asked.model == start:
+            log.info("client %d: round %d made no new model, and its contribution is lost", self.id, t)
+        elif cohorts and self.id not in cohorts[-1]:
+            log.info(
+                "client %d: its contribution to round %d is not in the model: CS refused it, or it came too "
+                "late (rounds.jsonl on the server says why)",
+                self.id,
+                t,
+            )
 
     # Acting ------------------------------------------------------------------------------------
 
-    def _obey(self, order: _Order, model: GlobalModel, watch: Stopwatch) -> ClientBody:
-        context = self._context(order.body.context.round, model.name)
+    def _obey(self, order: ReceivedOrder, watch: Stopwatch) -> list[ClientBody]:
+        context = self._context(order.body.context.round, order.body.context.model)
+        if isinstance(order.body, Proposal):
+            return [self._decryption_share(order.body, order.digest, context)]
+        model = self._model
+        assert model is not None, "an order is obeyed only once the model that it is about is known"
         if isinstance(order.body, Call):
             return self._take_part(order, model, context, watch)
         # "c_i would upload the global model to CS after verifying the legality of the request."
-        weights = to_bytes(model.weights) if order.body.whole else b""
-        return Answer(context, order.digest, model.commitment, weights)
+        weights = model.contents if order.body.whole else b""
+        return [Answer(context, order.digest, model.commitment, weights)]
 
     def _take_part(
-        self, order: _Order, model: GlobalModel, context: Context, watch: Stopwatch
-    ) -> Upload | Notice:
+        self, order: ReceivedOrder, model: GlobalModel, context: Context, watch: Stopwatch
+    ) -> list[ClientBody]:
         trained = self._training.run(order.body.context.round, model, watch)
         contribution = trained.contribution
         if isinstance(contribution, str):
-            return Notice(context, order.digest, model.commitment, contribution, self._report(trained, watch))
+            report = self._report(trained, watch)
+            return [Notice(context, order.digest, model.commitment, contribution, report)]
         with watch.phase("encrypt"):
-            weighted = self._suite.encrypt(contribution).tobytes()  # ε₁(|D_i|·ŵ_i), Eq. 33
-            samples = self._proved_count()  # ε₁(|D_i|), Eq. 33
+            weighted = self._suite.encrypt(contribution, contribution_binding(context))  # Eq. 33
+            count = self._proved_count()  # ε₁(|D_i|), Eq. 33
+        self._uploaded = _Uploaded(order.body.context.round, model.name)
         report = self._report(trained, watch)
-        return Upload(context, order.digest, model.commitment, weighted, samples, report)  # Eq. 34
+        if not (report and self._parameters.committee):
+            return [Upload(context, order.digest, model.commitment, weighted, count, report)]  # Eq. 34
+        # Members see uploads, and reports are for CS only.
+        upload = Upload(context, order.digest, model.commitment, weighted, count, b"")
+        return [upload, Report(context, order.digest, report)]
+
+    def _decryption_share(self, proposal: Proposal, name: bytes, context: Context) -> Share:
+        """This member's part in the decryption of a proposal that it has checked."""
+        suite, parameters = self._suite, self._parameters
+        if not isinstance(suite, CommitteeClientSuite):
+            raise ProtocolError("not-a-member", "a proposal, in a federation without a committee")
+        sums = self._store.sums(
+            name,
+            lambda: proposed_sums(
+                proposal, suite.checks, parameters.contribution_rows, parameters.min_cohort
+            ),
+        )
+        numbers, proof = suite.decryption_share(sums, name)
+        return Share(context, name, numbers, proof)
 
     def _proved_count(self) -> bytes:
         """ε₁(|D_i|) with its proof; the hash of it, once CS has counted this client by it."""
-        samples = self._training.learner.samples
-        if self._count is None or self._count.samples != samples:
-            self._count = _Count(samples, self._suite.prove_count(samples), counted=False)
+        count = self._training.learner.sample_count
+        if self._count is None or self._count.samples != count:
+            self._count = _Count(count, self._suite.prove_count(count), counted=False)
         return digest(self._count.proof) if self._count.counted else self._count.proof
 
-    def _report(self, trained: Trained, watch: Stopwatch) -> ClientReport | None:
+    def _report(self, trained: Trained, watch: Stopwatch) -> bytes:
         """What this client tells about its round, if it shares that."""
         if not self._share_reports:
-            return None
+            return b""
         refused, self._refused = tuple(self._refused), []
-        return msgspec.structs.replace(trained.report, seconds=dict(watch.seconds), refused=refused)
+        return encode(msgspec.structs.replace(trained.report, seconds=dict(watch.seconds), refused=refused))
+
+    def _remember_refusal(self, reason: str) -> None:
+        if len(self._refused) < REMEMBERED_REFUSALS:
+            self._refused.append(reason)
 
     def _refuse(self, reason: str, message: bytes) -> bytes:
-        if len(self._refused) < _REMEMBERED_REFUSALS:
-            self._refused.append(reason)
         name = self._model.name if self._model is not None else NO_MODEL
         context = self._context(max(self._latest.values(), default=0), name)
         return self._seal([Refusal(context, digest(message), reason)])
 
     def _context(self, t: int, model: bytes) -> Context:
-        return Context(VERSION, self._federation, t, self.id, SERVER, model)
+        return Context(VERSION, self._federation + self._run, t, self.id, SERVER, model)
 
     def _seal(self, bodies: Sequence[ClientBody]) -> bytes:
         """Signs each body (Eq. 35) and seals them together (Eq. 36)."""
         encoded = [encode(body) for body in bodies]
         parts = tuple(Signed(body, self._suite.sign(body)) for body in encoded)
         delivery = encode(Delivery(VERSION, parts))
-        box = self._suite.seal(delivery, sealing_context(self._federation, self.id))
+        box = self._suite.seal(delivery, associated_data(self._federation, self.id))
         return encode(Sealed(VERSION, self.id, box))
 
-    # Remembering -------------------------------------------------------------------------------
+    # Saving -------------------------------------------------------------------------------
 
-    def state(self) -> bytes:
+    def saved_state(self) -> bytes:
         """Everything needed to go on later exactly as now (but for the model, unless standalone)."""
         training, model = self._training, self._model if self._standalone else None
         measured = training.resources if isinstance(training.resources, MeasuredResources) else None
         return msgspec.msgpack.encode(
-            _State(
+            _Saved(
                 client=self.id,
                 latest=self._latest,
                 refused=self._refused,
                 count=self._count,
-                policy=training.policy.state(),
+                policy=training.policy.saved_state(),
                 residual=None if training.residual is None else to_bytes(training.residual),
-                resources=None if measured is None else measured.state(),
+                resources=None if measured is None else measured.saved_state(),
                 model=None if model is None else model.name,
                 weights=None if model is None else to_bytes(model.weights),
                 previous=None if model is None or model.previous is None else to_bytes(model.previous),
                 answered=self._answered,
                 reply=self._reply,
+                memory=None if model is None else to_bytes(model.memory),
+                run=self._run,
+                uploaded=self._uploaded,
+                step_size=training.learner.step_size,
             )
         )
 
     def restore(self, state: bytes) -> None:
-        """Goes on from what `state` gave."""
+        """Goes on from a saved state."""
         try:
-            old = msgspec.msgpack.decode(state, type=_State)
-        except msgspec.MsgspecError:
+            old = msgspec.msgpack.decode(state, type=_Saved)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             raise ProtocolError("bad-state", f"the saved state of client {self.id} is damaged") from None
         if old.client != self.id:
             raise ProtocolError("bad-state", f"this is the state of client {old.client}, not {self.id}")
-        size = self._shape.size
+        size = self._parameters.size
+        self._run = old.run
         self._latest = dict(old.latest)
         self._refused = list(old.refused)
         self._count = old.count
         self._training.policy.restore(old.policy)
         self._training.residual = None if old.residual is None else np.frombuffer(old.residual, "<f4").copy()
+        self._training.learner.step_size = old.step_size
         if old.resources is not None and isinstance(self._training.resources, MeasuredResources):
             self._training.resources.restore(old.resources)
         self._answered, self._reply = old.answered, old.reply
+        self._uploaded = old.uploaded
         if old.model is not None and old.weights is not None:
             previous = None if old.previous is None else from_bytes(old.previous, size)
-            self._model = GlobalModel(old.model, from_bytes(old.weights, size), previous)
+            memory = from_bytes(old.memory or b"", len(old.memory or b"") // 4)
+            self._model = GlobalModel(old.model, from_bytes(old.weights, size), previous, memory)
         elif self._primer:
             self._prime()
 
     def _prime(self) -> None:
-        """Takes up the model that the server's primer ends with, as a client that never stopped has it.
+        """Derives the model that the server's primer ends with: a client that never stopped has it, too.
 
-        If that cannot be decoded, CS is about to withdraw it, and such a client has the one before it.
+        If it does not decode, CS is about to withdraw it. Then such a client still has the one before.
         """
-        models, _ = self._authenticated(self._primer)
+        models, _ = self._open(self._primer)
         for part in reversed(models):
             with suppress(ProtocolError):
                 self._model = self._derive(part.model, models)

@@ -1,10 +1,11 @@
 """What travels between CS and clients: typed, versioned, bounded, canonical.
 
-    server → client   Delivery of Signed: models (Initial, Snapshot, Aggregate), then orders (Call, Request)
-    client → server   Sealed(Delivery of Signed: Upload, Notice, Answer, Refusal)
+    server → client   Delivery of Signed: models (Initial, Snapshot, Aggregate), then orders (Call, Request,
+                      Proposal)
+    client → server   Sealed(Delivery of Signed: Upload, Report, Notice, Answer, Share, Refusal)
 
 Every signed body begins with its kind and its `Context`, so that a signature is good for one
-federation, round, sender, recipient, kind and model only. There is one encoding of a message:
+federation, run, round, sender, recipient, kind and model only. There is one encoding of a message:
 bytes that decode to it but are not that encoding are refused. Whatever comes in, decoding
 allocates no more than the message is long and raises nothing but ProtocolError.
 
@@ -18,37 +19,44 @@ import msgspec
 from msgspec import Meta, Struct
 
 from dapfl.errors import ProtocolError
-from dapfl.federation.records import ClientReport, Name
+from dapfl.federation.records import ClientReport, Reason
+from dapfl.federation.run_id import RUN_BYTES
 
 VERSION = 1
 DIGEST_BYTES = 32
 FEDERATION_BYTES = 16
-PARTS = 32  # more signed bodies than this never travel together
+PARTS = 32  # no delivery holds more signed bodies than this
 
 Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
-FederationId = Annotated[bytes, Meta(min_length=FEDERATION_BYTES, max_length=FEDERATION_BYTES)]
+FederationAndRun = Annotated[
+    bytes, Meta(min_length=FEDERATION_BYTES, max_length=FEDERATION_BYTES + RUN_BYTES)
+]
+ReportBytes = Annotated[bytes, Meta(max_length=2**14)]  # see `decode_report`; empty if there is none
 Round = Annotated[int, Meta(ge=0, lt=2**53)]
 Participant = Annotated[int, Meta(ge=-1, lt=2**53)]
 
 NO_MODEL = bytes(DIGEST_BYTES)
-"""The model before W(0)."""
+"""In the place of a model's name where there is no model: W(0) builds on none."""
 
 
 class _Part(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Arrays instead of maps: short, and with one order of fields."""
+    """Encoded as an array, not a map: shorter, and with only one order of fields."""
 
 
 class Context(_Part, frozen=True, array_like=True):
     """What a signature is bound to, besides the kind.
 
-    `model` names the global model that the message is about. A model's name is the hash of the
-    signed body that made it, Initial or Aggregate, which server and clients know alike, though
-    the server cannot read the model itself. Names form a chain, as every Aggregate names the model
-    that its contributions started from.
+    `model` names the global model that the message is about. A model's name is the hash of the signed body
+    that makes it, Initial or Aggregate. Server and clients both know that hash, even while the server does
+    not know the model itself. Names form a chain: every Aggregate names the model that its contributions
+    start from.
+
+    `federation` is the id of the federation and, after it, that of the run: keys may serve several runs.
+    (Runs of version 0.1 have no id.)
     """
 
     version: int
-    federation: FederationId
+    federation: FederationAndRun
     round: Round
     sender: Participant
     recipient: Participant
@@ -63,10 +71,15 @@ class Initial(_Part, frozen=True, array_like=True, tag="initial"):
 
 
 class Snapshot(_Part, frozen=True, array_like=True, tag="snapshot"):
-    """The model that `context.model` names, for clients too far behind; readable by clients only."""
+    """The model that `context.model` names; readable by clients only.
+
+    With a shared key it is for clients that are too far behind. With a committee every client gets it, and
+    `cohort` is the C(t) of the round that made the model.
+    """
 
     context: Context
     box: bytes
+    cohort: tuple[Participant, ...]
 
 
 class Aggregate(_Part, frozen=True, array_like=True, tag="aggregate"):
@@ -75,7 +88,7 @@ class Aggregate(_Part, frozen=True, array_like=True, tag="aggregate"):
     context: Context
     cohort: tuple[Participant, ...]
     contributions: bytes
-    samples: bytes
+    sample_count: bytes
 
 
 class Call(_Part, frozen=True, array_like=True, tag="call"):
@@ -85,10 +98,29 @@ class Call(_Part, frozen=True, array_like=True, tag="call"):
 
 
 class Request(_Part, frozen=True, array_like=True, tag="request"):
-    """CS asks for the global model that `context.model` names, or, of a witness, for its hash."""
+    """CS asks a client for the global model that `context.model` names, or a witness for its hash."""
 
     context: Context
     whole: bool
+
+
+class Signed(_Part, frozen=True, array_like=True):
+    """A body and its signature (Ω ‖ (σ, σ̃))."""
+
+    body: bytes
+    signature: bytes
+
+
+class Proposal(_Part, frozen=True, array_like=True, tag="proposal"):
+    """CS asks the committee to decrypt the sums over a cohort in round t.
+
+    `uploads` are what the clients of the cohort have signed, in the order of the clients; `counts` are their
+    proofs of |D_i|. Members check all of it and work out the sums themselves.
+    """
+
+    context: Context
+    uploads: tuple[Signed, ...]
+    counts: tuple[bytes, ...]
 
 
 class Upload(_Part, frozen=True, array_like=True, tag="upload"):
@@ -98,8 +130,8 @@ class Upload(_Part, frozen=True, array_like=True, tag="upload"):
     answers: Digest
     commitment: Digest
     contribution: bytes
-    samples: bytes
-    report: ClientReport | None
+    sample_count: bytes
+    report: ReportBytes
 
 
 class Notice(_Part, frozen=True, array_like=True, tag="notice"):
@@ -109,7 +141,7 @@ class Notice(_Part, frozen=True, array_like=True, tag="notice"):
     answers: Digest
     commitment: Digest
     outcome: Literal["over-budget", "diverged"]
-    report: ClientReport | None
+    report: ReportBytes
 
 
 class Answer(_Part, frozen=True, array_like=True, tag="answer"):
@@ -122,23 +154,39 @@ class Answer(_Part, frozen=True, array_like=True, tag="answer"):
 
 
 class Refusal(_Part, frozen=True, array_like=True, tag="refusal"):
-    """A client does not do what a delivery asks; `answers` is the hash of the whole delivery."""
+    """A client refuses to do what a delivery asks; `answers` is the hash of the whole delivery."""
 
     context: Context
     answers: Digest
-    reason: Name
+    reason: Reason
 
 
-ServerBody = Initial | Snapshot | Aggregate | Call | Request
-ClientBody = Upload | Notice | Answer | Refusal
+class Report(_Part, frozen=True, array_like=True, tag="report"):
+    """The report that belongs to an upload, where committee members get to see uploads."""
+
+    context: Context
+    answers: Digest
+    report: ReportBytes
+
+
+class Share(_Part, frozen=True, array_like=True, tag="share"):
+    """A committee member's decryption share of the sums of a proposal, and its proof."""
+
+    context: Context
+    answers: Digest
+    numbers: bytes
+    proof: bytes
+
+
+RecoveryOrder = Request | Proposal
+"""What CS may ask of clients to recover a model."""
+
+RecoveryAnswer = Answer | Share
+
+Order = Call | RecoveryOrder
+ServerBody = Initial | Snapshot | Aggregate | Order
+ClientBody = Upload | Report | Notice | RecoveryAnswer | Refusal
 Message = TypeVar("Message")
-
-
-class Signed(_Part, frozen=True, array_like=True):
-    """A body and its signature (Ω ‖ (σ, σ̃))."""
-
-    body: bytes
-    signature: bytes
 
 
 class Delivery(_Part, frozen=True, array_like=True):
@@ -160,6 +208,7 @@ _encoder = msgspec.msgpack.Encoder()
 _deliveries = msgspec.msgpack.Decoder(Delivery)
 _sealed = msgspec.msgpack.Decoder(Sealed)
 _server_bodies: msgspec.msgpack.Decoder[ServerBody] = msgspec.msgpack.Decoder(ServerBody)
+_reports = msgspec.msgpack.Decoder(ClientReport)
 _client_bodies: msgspec.msgpack.Decoder[ClientBody] = msgspec.msgpack.Decoder(ClientBody)
 
 
@@ -169,7 +218,7 @@ def encode(message: Struct) -> bytes:
 
 
 def digest(data: bytes) -> bytes:
-    """SHA-256, the hash of every name and commitment in the protocol."""
+    """SHA-256, by which the protocol makes every name and commitment."""
     return hashlib.sha256(data).digest()
 
 
@@ -201,9 +250,36 @@ def decode_client_body(data: bytes) -> ClientBody:
     return body
 
 
-def sealing_context(federation: bytes, sender: int) -> bytes:
+def decode_report(data: bytes) -> ClientReport:
+    """What a client tells about its round: a stranger's word, which is dropped if it is not in bounds.
+
+    It travels as bytes within a body, so that a report that is dropped leaves the contribution alone.
+    """
+    try:
+        return _decode(data, _reports, len(data))
+    except ProtocolError:
+        raise ProtocolError("bad-report", "a report that is not within its bounds") from None
+
+
+def order_kind(order: Order) -> str:
+    """The kind of an order: a client takes one of each kind a round."""
+    match order:
+        case Call():
+            return "call"
+        case Proposal():
+            return "decrypt"
+        case Request():
+            return "request" if order.whole else "witness"
+
+
+def contribution_binding(context: Context) -> bytes:
+    """What the proof of a contribution is bound to: its federation, round, sender and model."""
+    return b"dapfl contribution/" + encode(context)
+
+
+def associated_data(federation: bytes, sender: int) -> bytes:
     """What an envelope is bound to: it opens for one sender of one federation only."""
-    return b"dapfl/%d/" % VERSION + federation + b"/%d" % sender
+    return b"dapfl/%d/" % VERSION + federation[:FEDERATION_BYTES] + b"/%d" % sender
 
 
 def _check_version(version: int) -> None:

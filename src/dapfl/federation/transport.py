@@ -1,11 +1,11 @@
 """The only seam between the protocol and what carries it.
 
 An engine is a `Transport`: bytes out to clients, bytes back, nothing else. The protocol trusts
-nothing that comes through it; who sent a reply is proved by its signature, not by the key it is
-filed under.
+nothing that comes through it: a signature proves who sent a reply, not the number under which the
+engine hands it over.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 ClientId = int
@@ -19,23 +19,29 @@ EVERYONE: ClientId = -1
 
 
 class Exchange(NamedTuple):
-    """What came of one exchange: every client asked is in one of the two."""
+    """What came of one exchange: every client asked is in one of the two, or its reply was handed over."""
 
     replies: dict[ClientId, bytes]
     failures: dict[ClientId, str]
+
+
+Arrival = Callable[[ClientId, bytes], None]
+"""Takes a reply as soon as it has come. Replies come in any order, and from one thread."""
 
 
 class Transport(Protocol):
     """Carries one message to each of some clients and brings back what they answer."""
 
     def exchange(
-        self, messages: Mapping[ClientId, bytes], timeout: float
+        self, messages: Mapping[ClientId, bytes], timeout: float, arrived: Arrival | None = None
     ) -> tuple[dict[ClientId, bytes], dict[ClientId, str]]:
         """Sends each message to its client, waits at most `timeout` seconds: (replies, failures).
 
+        With `arrived`, a transport may hand a reply over as soon as it has it, and then does not return it.
+
         A client that is late, gone or broken appears in `failures` with a short reason (``timeout``,
-        ``crashed``, ...); it never raises for one client's sake. Broadcasts pass the same bytes object
-        for many clients, so an engine may send it once to each process.
+        ``crashed``, ...); the failure of one client never raises. A broadcast is one bytes object for many
+        clients, so an engine may send it once to each process.
         """
 
 
@@ -59,12 +65,16 @@ class LocalTransport:
     def __init__(self, clients: Mapping[ClientId, Handler]) -> None:
         self.clients = dict(clients)
 
-    def exchange(self, messages: Mapping[ClientId, bytes], timeout: float) -> Exchange:
+    def exchange(
+        self, messages: Mapping[ClientId, bytes], timeout: float, arrived: Arrival | None = None
+    ) -> Exchange:
         """Calls each client in turn; nothing is ever late."""
         replies: dict[ClientId, bytes] = {}
         failures: dict[ClientId, str] = {}
         for client, message in messages.items():
-            if client in self.clients:
+            if client in self.clients and arrived is not None:
+                arrived(client, self.clients[client].handle(message))
+            elif client in self.clients:
                 replies[client] = self.clients[client].handle(message)
             else:
                 failures[client] = "unknown-client"

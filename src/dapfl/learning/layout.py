@@ -10,9 +10,9 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dapfl.arrays import Vector
 from dapfl.errors import TaskError
 
 Kind = Literal["weight", "buffer"]
@@ -60,11 +60,11 @@ class Layout:
             start = stop
         return cls(tuple(specs))
 
-    def flatten(self, module: nn.Module) -> NDArray[np.float32]:
+    def flatten(self, module: nn.Module) -> Vector:
         """The module's weights and buffers as a new vector."""
         return Weights(self, module).flatten()
 
-    def assign(self, module: nn.Module, vector: NDArray[np.float32]) -> None:
+    def assign(self, module: nn.Module, vector: Vector) -> None:
         """Copies a vector into the module's weights and buffers."""
         Weights(self, module).assign(vector)
 
@@ -77,7 +77,7 @@ class Weights:
         self._size = layout.size
         self._places = tuple(zip(layout.tensors, tensors, strict=True))
 
-    def flatten(self) -> NDArray[np.float32]:
+    def flatten(self) -> Vector:
         """A copy of them all."""
         vector = np.empty(self._size, np.float32)
         target = torch.from_numpy(vector)
@@ -85,7 +85,7 @@ class Weights:
             target[spec.start : spec.stop].view(spec.shape).copy_(tensor.detach())
         return vector
 
-    def assign(self, vector: NDArray[np.float32]) -> None:
+    def assign(self, vector: Vector) -> None:
         """Copies a vector into them."""
         if vector.shape != (self._size,):
             raise TaskError(

@@ -1,6 +1,7 @@
 """What a model is worth on some samples: loss, accuracy, macro-F1."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +11,25 @@ from numpy.typing import NDArray
 class Metrics:
     """Mean loss, accuracy and macro-F1 over a set of samples: the state s_i(t) of Eq. 20.
 
-    A model that has diverged shows as it is: its loss is infinite or NaN, never hidden.
+    The loss of a model that has diverged is infinite or NaN; it is not hidden. Where there are no classes,
+    accuracy and F1 are NaN: an agent then goes by the loss alone.
     """
 
     loss: float
     accuracy: float
     f1: float
+
+
+@dataclass(frozen=True)
+class Score(Metrics):
+    """The metrics of a global model on the test set, and its accuracy for each client, in their order.
+
+    Nothing is known of the clients of a deployment whose data only they have.
+    """
+
+    client_accuracy: tuple[float | None, ...] = ()
+    more: Mapping[str, float] = field(default_factory=dict)
+    """What the task's own metrics say."""
 
 
 def macro_f1(confusion: NDArray[np.int64]) -> float:
@@ -40,6 +54,6 @@ def metrics_of(total_loss: float, confusion: NDArray[np.int64]) -> Metrics:
     """Metrics from the sum of the samples' losses and their confusion matrix."""
     samples = int(confusion.sum())
     if samples == 0:
-        raise ValueError("There are no metrics of no samples.")
+        raise ValueError("Metrics need at least one sample.")
     accuracy = float(np.trace(confusion)) / samples
     return Metrics(total_loss / samples, accuracy, macro_f1(confusion))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dapfl.errors import ConfigError
+from dapfl.learning.data import NaturalClients
 from dapfl.randomness import stream
 
 Indices = NDArray[np.int32]
@@ -25,14 +26,17 @@ def partition(
     mean: float = 600.0,
     std: float = 200.0,
     minimum: int = 32,
+    natural: NaturalClients | None = None,
 ) -> list[Indices]:
-    """The indices of each client's samples, one array a client, of about `mean` ± `std` samples.
+    """The indices of each client's samples: one array per client, of about `mean` ± `std` samples.
 
-    - `iid`: every client draws alike. Disjoint.
+    - `iid`: every client draws from the same distribution. Disjoint.
     - `dirichlet:A`: every client has its own mixture of classes, drawn from a symmetric Dirichlet
-      distribution: near 0 a client knows a class or two, from 100 on all are alike. Disjoint.
-    - `resampled`: every client draws alike from the whole set, so that clients share samples: for
-      measuring federations that are larger than the data set.
+      distribution: for A near 0 a client has one or two classes, from 100 on all are alike. Disjoint.
+    - `resampled`: every client draws from the whole set, so that clients share samples: for measuring
+      federations that are larger than the data set.
+    - `natural`: every client is one of the data's own (people, roles), with all of its samples. If the
+      data have more of them than `clients`, the seed chooses. `mean`, `std` and `minimum` do not apply.
     - `own`: every client has the whole training set that its process loads: for deployments, where
       each device's task reads the data of that device. `mean`, `std` and `minimum` do not apply.
 
@@ -46,6 +50,13 @@ def partition(
     kind, concentration = _parse(scheme)
     if kind == "own":
         return [np.arange(len(labels), dtype=np.int32)] * clients
+    if kind == "natural":
+        if natural is None:
+            raise ConfigError(
+                "These data have no natural clients: say iid or dirichlet:A instead of natural."
+            )
+        chosen = chosen_clients(natural, clients, seed)
+        return [np.flatnonzero(natural.train == client).astype(np.int32) for client in chosen]
     if minimum < 1:
         raise ConfigError(f"A client needs at least one sample: the minimum cannot be {minimum}.")
     drawn = stream(seed, "partition", "sizes").normal(mean, std, clients).round()
@@ -54,14 +65,30 @@ def partition(
         return _resampled(len(labels), np.minimum(sizes, len(labels)), seed)
     sizes = _fitting(sizes, len(labels), minimum)
     if kind == "dirichlet":
+        if not np.issubdtype(labels.dtype, np.integer):
+            raise ConfigError("These data have no classes: there is no Dirichlet partition of them.")
+        if labels.ndim > 1:
+            raise ConfigError(
+                "A sample of these data has many labels: there is no Dirichlet partition of them."
+            )
         return _dirichlet(labels, sizes, concentration, stream(seed, "partition", "dirichlet"))
     order = stream(seed, "partition", "order").permutation(len(labels)).astype(np.int32)
     return list(np.split(order[: sizes.sum()], np.cumsum(sizes)[:-1]))
 
 
+def chosen_clients(natural: NaturalClients, clients: int, seed: int) -> list[int]:
+    """The natural clients that take part, by number: all, or as many as asked for, chosen by the seed."""
+    there = len(natural.names)
+    if clients > there:
+        raise ConfigError(
+            f"These data have {there} natural clients: --clients can be at most that many, not {clients}."
+        )
+    return sorted(int(each) for each in stream(seed, "partition", "natural").permutation(there)[:clients])
+
+
 def _parse(scheme: str) -> tuple[str, float]:
     kind, _, parameter = scheme.partition(":")
-    if kind in ("iid", "resampled", "own") and not parameter:
+    if kind in ("iid", "resampled", "natural", "own") and not parameter:
         return kind, 0.0
     if kind == "dirichlet":
         try:
@@ -71,7 +98,7 @@ def _parse(scheme: str) -> tuple[str, float]:
         if 0 < concentration < math.inf:
             return kind, concentration
     raise ConfigError(
-        f"There is no partition '{scheme}': say iid, resampled, own, or dirichlet:A with a number A "
+        f"There is no partition '{scheme}': say iid, natural, resampled, own, or dirichlet:A with a number A "
         "above 0, such as dirichlet:0.3."
     )
 
@@ -84,7 +111,7 @@ def _fitting(sizes: NDArray[np.int64], available: int, minimum: int) -> NDArray[
     if spare < 0:
         raise ConfigError(
             f"{len(sizes):,} clients of at least {minimum} samples need {minimum * len(sizes):,} samples, "
-            f"and the training set has {available:,}: take fewer clients, smaller batches, or the partition "
+            f"and the training set has {available:,}: use fewer clients, smaller batches, or the partition "
             "'resampled'."
         )
     excess = sizes - minimum

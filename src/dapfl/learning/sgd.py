@@ -4,6 +4,7 @@ A client of a simulated federation is a `Learner`: little more than the indices 
 All learners of a process share one module and one memory-mapped data set per task.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,27 +15,38 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
+from dapfl.arrays import Vector
+from dapfl.config import OptimiserConfig
+from dapfl.errors import DataError
+from dapfl.hyperparameters import Hyperparameters
+from dapfl.learning.fairness import ClientTests
+from dapfl.learning.inputs import measure, scale_inputs
 from dapfl.learning.layout import Layout
-from dapfl.learning.metrics import Metrics, metrics_of
-from dapfl.learning.tasks import Task
-from dapfl.learning.workshop import (
+from dapfl.learning.metrics import Metrics, Score, metrics_of
+from dapfl.learning.optimisers import rule_of
+from dapfl.learning.runtime import (
     Samples,
-    Workshop,
+    TaskRuntime,
     as_inputs,
     as_labels,
     build_model,
+    optimizer_epoch,
+    takes_floats,
+    task_runtime,
     torch_seeded,
-    workshop,
 )
+from dapfl.learning.tasks import Task
 
-Vector = NDArray[np.float32]
 EVALUATION_BATCH = 512
 
 
 def initial_weights(task: Task, seed: int) -> Vector:
-    """W(0): the model's own initialisation, decided by the seed alone."""
-    module = build_model(task, seed)
+    """W(0): the model's own initialisation, decided by the seed, and the scale of the test set's inputs."""
+    module, data = build_model(task, seed), task_runtime(task).data
+    if takes_floats(data):
+        measure(scale_inputs(module, data.test_images), data.test_images)
     return Layout.of(module).flatten(module)
 
 
@@ -64,104 +76,177 @@ class Learner:
     >>> task = Task("sides", lambda: torch.nn.Linear(3, 2), lambda: data)
     >>> learner = Learner(task, np.arange(100))
     >>> weights = initial_weights(task, seed=1)
-    >>> trained = learner.train(weights, eta=0.5, alpha=10, batch_size=32, rng=stream(1, "sgd", 1, 0))
+    >>> trained = learner.train(weights, Hyperparameters(0.5, 10, 32), stream(1, "sgd", 1, 0))
     >>> learner.evaluate(trained).accuracy > 0.9
     True
     """
 
-    def __init__(self, task: Task, indices: NDArray[np.integer[Any]]) -> None:
+    def __init__(
+        self,
+        task: Task,
+        indices: NDArray[np.integer[Any]],
+        optimiser: OptimiserConfig = OptimiserConfig(),  # noqa: B008 - frozen
+    ) -> None:
         if len(indices) == 0:
             raise ValueError("A learner needs at least one sample.")
-        self._shop = workshop(task)
+        self._optimiser = optimiser
+        self.step_size: float | None = None  # the last one of an optimiser that goes on from it: `DoG`
+        self._runtime = task_runtime(task)
         self._indices = np.asarray(indices, np.int32)
 
     @property
-    def samples(self) -> int:
+    def sample_count(self) -> int:
         """|D_i|."""
         return len(self._indices)
 
     @property
+    def reference_loss(self) -> float | None:
+        """What guessing gives: ln(classes) for the cross-entropy; None for a loss of the user's own."""
+        runtime = self._runtime
+        classes = runtime.data.classes
+        return math.log(classes) if classes > 1 and runtime.task.loss is cross_entropy else None
+
+    @cached_property
+    def guess_loss(self) -> float | None:
+        """The loss of the best constant guess on D_i, the entropy of its labels; None as above."""
+        if self.reference_loss is None:
+            return None
+        counts = np.bincount(self._runtime.data.train_labels[self._indices].reshape(-1))
+        share = counts[counts > 0] / counts.sum()
+        return float(-(share * np.log(share)).sum())
+
+    @property
     def layout(self) -> Layout:
         """Which tensor lies where in the weight vectors."""
-        return self._shop.layout
+        return self._runtime.layout
+
+    @property
+    def metrics(self) -> dict[str, float | list[float] | None]:
+        """What training tells besides its loss: nothing."""
+        return {}
 
     def evaluate(self, weights: Vector) -> Metrics:
         """The state s_i(t) of Eq. 20: loss, accuracy and macro-F1 of the weights on D_i."""
-        return _evaluate(self._shop, weights, *self._samples(), map)
+        inputs, labels = self._samples()
+        found = _evaluate(self._runtime, weights, inputs, labels, map)
+        return _metrics(found, labels, self._runtime.data.classes)
 
     def _samples(self) -> Samples:
         """D_i as tensors."""
-        data, mine = self._shop.data, self._indices
-        return self._shop.kept.get(
-            self, lambda: (as_inputs(data.train_images[mine]), as_labels(data.train_labels[mine]))
-        )
+        return self._runtime.cache.get(self, self._load)
 
-    def train(
-        self, weights: Vector, eta: float, alpha: int, batch_size: int, rng: np.random.Generator
-    ) -> Vector:
-        """Eq. 2: `alpha` epochs of plain SGD over D_i at the learning rate `eta`; ŵ_i(t).
+    def _load(self) -> Samples:
+        """D_i from the data set; DataError if there is anything in it that no model can learn from."""
+        data, mine = self._runtime.data, self._indices
+        inputs = data.train_images[mine]
+        if np.issubdtype(inputs.dtype, np.floating) and not np.isfinite(inputs).all():
+            bad = np.flatnonzero(~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1))
+            raise DataError(
+                f"{len(bad)} of this client's {len(inputs)} training samples hold NaN or infinity; "
+                f"the first is training sample {mine[bad[0]]} of task {self._runtime.task.name}. "
+                "Clean or remove them."
+            )
+        return as_inputs(inputs), as_labels(data.train_labels[mine])
+
+    def train(self, weights: Vector, hyperparameters: Hyperparameters, rng: np.random.Generator) -> Vector:
+        """Eq. 2: α epochs of SGD over D_i at the learning rate η; returns ŵ_i(t).
+
+        What another optimiser than plain SGD takes η for, `optimisers.py` says.
 
         Samples are shuffled anew in each epoch by `rng`. The last batch of an epoch may be short;
         a single sample left over joins the batch before it, since batch normalisation cannot learn
         from one. The same arguments give the same bits in any process of a machine.
         """
-        shop = self._shop
+        runtime = self._runtime
         inputs, labels = self._samples()
-        lengths = batch_lengths(self.samples, batch_size)
-        shop.weights.assign(weights)
-        shop.module.train()
+        lengths = batch_lengths(self.sample_count, hyperparameters.batch_size)
+        runtime.weights.assign(weights)
+        runtime.module.train()
+        rule = rule_of(self._optimiser, runtime, self.step_size)
+        epoch = runtime.epoch if rule is None else rule.epoch
+        if rule is None and runtime.task.optimizer is not None:
+            epoch = optimizer_epoch(runtime, hyperparameters.eta)
         with torch_seeded(int(rng.integers(2**63))):
-            for _ in range(alpha):
-                order = torch.from_numpy(rng.permutation(self.samples))
-                shop.epoch(inputs, labels, order, lengths, eta)
-        return shop.weights.flatten()
+            for _ in range(hyperparameters.alpha):
+                order = torch.from_numpy(rng.permutation(self.sample_count))
+                epoch(inputs, labels, order, lengths, hyperparameters)
+        if rule is not None:
+            self.step_size = rule.last
+        return runtime.weights.flatten()
 
 
 class Evaluator:
-    """Scores global models on the task's whole test set, on all cores: the clients are waiting for it."""
+    """Scores global models on the task's whole test set, on all cores, since the clients wait for it.
 
-    def __init__(self, task: Task) -> None:
-        self._shop = workshop(task)
+    With `tests`, it also says what a model is worth to each client.
+    """
+
+    def __init__(self, task: Task, tests: ClientTests | None = None) -> None:
+        self._runtime = task_runtime(task)
+        self._tests = tests
 
     @property
     def layout(self) -> Layout:
         """Which tensor lies where in the weight vectors."""
-        return self._shop.layout
+        return self._runtime.layout
 
     @cached_property
     def _samples(self) -> Samples:
-        data = self._shop.data
+        data = self._runtime.data
         return as_inputs(np.array(data.test_images)), as_labels(data.test_labels)
 
-    def evaluate(self, weights: Vector) -> Metrics:
-        """Loss, accuracy and macro-F1 of the weights on the test set."""
+    def evaluate(self, weights: Vector) -> Score:
+        """Loss, accuracy and macro-F1 of the weights on the test set, and the accuracy for each client."""
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return _evaluate(self._shop, weights, *self._samples, pool.map)
+            own = self._runtime.task.metrics
+            loss, cells, outputs = _evaluate(
+                self._runtime, weights, *self._samples, pool.map, keep_outputs=bool(own)
+            )
+        classes, labels = self._runtime.data.classes, self._samples[1]
+        metrics = _metrics((loss, cells, outputs), labels, classes)
+        accuracies = self._tests.accuracies(cells // classes == cells % classes) if self._tests else ()
+        more = {name: float(measure(outputs, labels)) for name, measure in own.items()}
+        return Score(metrics.loss, metrics.accuracy, metrics.f1, accuracies, more)
 
 
-Score = tuple[float, NDArray[np.int64]]
+Cells = NDArray[np.int64]
+"""For every label, its place in the confusion matrix: true class by row, predicted class by column."""
+BatchScore = tuple[float, Cells, Tensor]
+"""The sum of the losses, the cells (none without classes), and the outputs, if they are kept."""
+
+
+def _metrics(found: BatchScore, labels: Tensor, classes: int) -> Metrics:
+    loss, cells, _ = found
+    if not classes:
+        return Metrics(loss / labels.numel(), math.nan, math.nan)
+    confusion = np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
+    return metrics_of(loss, confusion)
 
 
 def _evaluate(
-    shop: Workshop,
+    runtime: TaskRuntime,
     weights: Vector,
     inputs: Tensor,
     labels: Tensor,
-    each: Callable[[Callable[[int], Score], Iterable[int]], Iterable[Score]],
-) -> Metrics:
-    """Metrics on samples, in batches small enough for the CPU's caches; `each` maps over them, in order."""
-    shop.weights.assign(weights)
-    shop.module.eval()
-    classes = shop.data.classes
+    each: Callable[[Callable[[int], BatchScore], Iterable[int]], Iterable[BatchScore]],
+    *,
+    keep_outputs: bool = False,
+) -> BatchScore:
+    """The sum of all labels' losses, and their cells, in batches small enough for the CPU's caches; `each`
+    maps over the batches, in order."""
+    runtime.weights.assign(weights)
+    runtime.module.eval()
+    classes = runtime.data.classes
 
-    def score(start: int) -> Score:
+    def score(start: int) -> BatchScore:
         batch = slice(start, start + EVALUATION_BATCH)
         with torch.inference_mode():
-            outputs = shop.module(inputs[batch])
+            outputs = runtime.module(inputs[batch])
             truth = labels[batch]
-            loss = float(shop.task.loss(outputs, truth)) * len(truth)
-            cells = truth * classes + outputs.argmax(1)
-        return loss, np.bincount(cells.numpy(), minlength=classes * classes)
+            loss = float(runtime.task.loss(outputs, truth)) * truth.numel()
+            cells = truth * classes + outputs.argmax(1) if classes else torch.empty(0, dtype=torch.int64)
+        kept = outputs if keep_outputs else torch.empty(0)
+        return loss, cells.flatten().numpy(), kept
 
-    losses, counts = zip(*each(score, range(0, len(labels), EVALUATION_BATCH)), strict=True)
-    return metrics_of(sum(losses), np.sum(counts, axis=0).reshape(classes, classes))
+    losses, cells, outputs = zip(*each(score, range(0, len(labels), EVALUATION_BATCH)), strict=True)
+    return sum(losses), np.concatenate(cells), torch.cat(outputs)

@@ -6,29 +6,20 @@ pinned axis always has its value. An axis is linear or logarithmic, real or inte
 >>> actions = ActionCodec(ActionSpace())
 >>> actions.free
 ('eta', 'alpha')
->>> actions.decode(np.array([1.0, -1.0]))
-Hyperparameters(eta=0.3, alpha=1, batch_size=32)
+>>> chosen = actions.decode(np.array([0.0, -1.0]))
+>>> round(chosen.eta, 6), chosen.alpha
+(0.2, 1)
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from dapfl.arrays import Floats
 from dapfl.config import ActionSpace, Axis
 from dapfl.errors import ConfigError
+from dapfl.hyperparameters import Hyperparameters
 
-Floats = npt.NDArray[np.float32]
-AXES = ("eta", "alpha", "batch_size")
-
-
-@dataclass(frozen=True)
-class Hyperparameters:
-    """What one client trains with in one round."""
-
-    eta: float
-    alpha: int
-    batch_size: int
+AXES = Hyperparameters.names()
 
 
 class AxisCodec:
@@ -74,7 +65,8 @@ class ActionCodec:
         self.alpha_index = self.free.index("alpha") if "alpha" in self.free else None
         self._pinned = {name: getattr(space, name).pinned for name in AXES if name not in self.free}
         for name, value in self._pinned.items():
-            if value <= 0:
+            axis = getattr(space, name)
+            if value <= 0 and not axis.low <= value <= axis.high:
                 raise ConfigError(f"The axis {name} is pinned to {value:g}: it must be above 0.")
 
     def decode(self, action: npt.ArrayLike) -> Hyperparameters:
@@ -82,11 +74,7 @@ class ActionCodec:
         values = dict(self._pinned)
         for name, coordinate in zip(self.free, np.asarray(action, np.float64), strict=True):
             values[name] = self.axes[name].value(float(coordinate))
-        return Hyperparameters(
-            eta=float(values["eta"]),
-            alpha=max(1, round(values["alpha"])),
-            batch_size=max(1, round(values["batch_size"])),
-        )
+        return Hyperparameters.rounded(values)
 
     def encode(self, chosen: Hyperparameters) -> Floats:
         """The action vector of what was executed."""

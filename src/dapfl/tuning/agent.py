@@ -10,17 +10,19 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from dapfl.arrays import Floats
 from dapfl.config import PolicyConfig
 from dapfl.errors import PolicyError
 from dapfl.randomness import stream
 from dapfl.tuning import weights
-from dapfl.tuning.action_space import Floats, Hyperparameters
 from dapfl.tuning.buffer import Transitions
 from dapfl.tuning.ddpg import DDPG
+from dapfl.tuning.finder import RateUnit, Trial, overshot
 from dapfl.tuning.mdp import History, Reward, Standardiser, limits, paper_state, reward, rich_state
 from dapfl.tuning.policy import AgentRecord, Choice, HyperparameterPolicy, Outcome, Situation, decide
 
-RECOVERY = 1.1  # what the limit of η grows by in a round that did not overshoot
+PLATEAU_EPOCHS = 20  # of a model that is still at guessing after a round: only work leads off a plateau
+RETRY = 0.3  # of the η that overshot: what the same round is tried again with
 
 
 class _Pending(msgspec.Struct, frozen=True):
@@ -30,6 +32,7 @@ class _Pending(msgspec.Struct, frozen=True):
     choice: Choice
     state: list[float]
     action: list[float]
+    unit: float  # in which the action has its η
     outcome: Outcome | None = None
 
 
@@ -42,7 +45,8 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     pending: _Pending | None
     record: AgentRecord
     agent: bytes
-    eta_limit: float
+    unit: RateUnit
+    reference: float | None
 
 
 class AgentPolicy(HyperparameterPolicy):
@@ -53,16 +57,25 @@ class AgentPolicy(HyperparameterPolicy):
         self.agent = DDPG(config.agent, config.space, stream(seed, "agent", client))
         if config.agent.warm_start is not None:
             self.agent.load_weights(weights.load(config.agent.warm_start))
-        self.needs_local_loss = config.agent.state == "rich" or config.agent.local_reward > 0
+        self.tries_rates = config.agent.relative and config.space.eta.pinned is None
+        self.needs_local_loss = (
+            config.agent.state == "rich" or config.agent.local_reward > 0 or self.tries_rates
+        )
         self.choices = 0
         self.history = History()
         self.standardiser = Standardiser()
-        self.eta_limit = math.inf  # the most that a choice may be
+        self.unit = RateUnit() if self.tries_rates else RateUnit(unit=1.0)
+        self.reference: float | None = None  # the first loss, for tasks without a loss of guessing
         self._pending: _Pending | None = None
         self._record = AgentRecord()
 
+    def prepare(self, situation: Situation, trial: Trial) -> int:
+        """Look for the unit of η where it is not known, or training has stalled."""
+        return self.unit.prepare(situation, trial) if self.tries_rates else 0
+
     def choose(self, situation: Situation) -> Choice:
         """Reward the last choice, learn, and act (Fig. 2). Every draw depends on seed, client and round."""
+        situation = self._with_reference(situation)
         rng = stream(self.seed, "agent", self.client, situation.round)
         earned, learned = None, None
         if self._pending is not None:
@@ -74,10 +87,11 @@ class AgentPolicy(HyperparameterPolicy):
         mean = self.agent.act(state[None])[0]
         planned = self._explore(mean, rng)
         plan = self.agent.codec.decode(planned)
-        plan = replace(plan, eta=min(plan.eta, self.eta_limit))
-        choice = decide(plan, situation, self.config.capped)
-        executed = self.agent.codec.encode(Hyperparameters(choice.eta, choice.alpha, choice.batch_size))
-        self._pending = _Pending(situation, choice, state.tolist(), executed.tolist())
+        if self.tries_rates and situation.guessing and situation.round:
+            plan = replace(plan, eta=max(plan.eta, 1.0), alpha=max(plan.alpha, PLATEAU_EPOCHS))
+        choice = decide(replace(plan, eta=plan.eta * self.unit.unit), situation, self.config.capped)
+        executed = self._executed(choice, self.unit.unit)
+        self._pending = _Pending(situation, choice, state.tolist(), executed.tolist(), self.unit.unit)
         self.choices += 1
         self._record = AgentRecord(
             state=tuple(state.tolist()),
@@ -88,28 +102,40 @@ class AgentPolicy(HyperparameterPolicy):
             actor_loss=learned.actor_loss if learned else None,
             q=float(self.agent.value(state[None], executed[None])[0]),
             lambda_=self.agent.lambda_,
+            unit=self.unit.unit if self.tries_rates else None,
         )
         return choice
+
+    def retry(self, situation: Situation, choice: Choice, outcome: Outcome) -> Choice | None:
+        """Training that overshot is repeated with smaller steps, while the budget lasts."""
+        if not self.tries_rates or self._pending is None or situation.affordable < 1:
+            return None
+        if not overshot(self._pending.situation, outcome):
+            return None
+        self.unit.observe(self._pending.situation, outcome, self.config.agent.backoff)
+        again = decide(replace(choice, eta=RETRY * choice.eta), situation, capped=True)
+        executed = self._executed(again, self._pending.unit)
+        self._pending = msgspec.structs.replace(self._pending, choice=again, action=executed.tolist())
+        return again
 
     def observe(self, outcome: Outcome) -> None:
         """Keep how it went until the next global model shows what it was worth."""
         if self._pending is None:
             raise PolicyError("A policy observes the outcome of a choice, and none has been made yet.")
-        if outcome.loss_after is not None:
-            self._limit_eta(overshot=not outcome.loss_after <= self._pending.situation.loss)
+        if self.tries_rates:
+            self.unit.observe(self._pending.situation, outcome, self.config.agent.backoff)
         self._pending = msgspec.structs.replace(self._pending, outcome=outcome)
 
-    def _limit_eta(self, overshot: bool) -> None:
-        """Training that left its own loss higher than it found it took too large steps: it backs off.
+    def _executed(self, choice: Choice, unit: float) -> Floats:
+        """The action that was executed, η in its unit."""
+        return self.agent.codec.encode(replace(choice, eta=choice.eta / unit))
 
-        One round shows this, where the networks would need many. The limit rises again with good rounds.
-        """
-        assert self._pending is not None
-        backoff, axis = self.config.agent.backoff, self.config.space.eta
-        if backoff == 1 or axis.pinned is not None:
-            return
-        limit = backoff * self._pending.choice.eta if overshot else RECOVERY * self.eta_limit
-        self.eta_limit = min(max(limit, axis.low), axis.high)
+    def _with_reference(self, situation: Situation) -> Situation:
+        if situation.reference_loss is not None:
+            return situation
+        if self.reference is None and 0 < situation.loss < math.inf:
+            self.reference = situation.loss
+        return replace(situation, reference_loss=self.reference)
 
     @property
     def record(self) -> AgentRecord:
@@ -148,7 +174,7 @@ class AgentPolicy(HyperparameterPolicy):
         noisy: Floats = np.clip(mean + noise * rng.standard_normal(mean.shape, dtype=np.float32), -1.0, 1.0)
         return noisy
 
-    def state(self) -> bytes:
+    def saved_state(self) -> bytes:
         """Everything this client has learned and not yet learned from."""
         return msgspec.msgpack.encode(
             _Saved(
@@ -157,17 +183,19 @@ class AgentPolicy(HyperparameterPolicy):
                 self.standardiser,
                 self._pending,
                 self._record,
-                self.agent.state(),
-                self.eta_limit,
+                self.agent.saved_state(),
+                self.unit,
+                self.reference,
             )
         )
 
     def restore(self, state: bytes) -> None:
-        """Go on bit for bit from what `state` gave a policy that was made with the same arguments."""
+        """Go on bit for bit from what `saved_state` gave a policy that was made with the same arguments."""
         try:
             saved = msgspec.msgpack.decode(state, type=_Saved)
         except msgspec.MsgspecError as error:
             raise PolicyError(f"This is not the state of a DDPG policy: {error}.") from None
         self.agent.restore(saved.agent)
         self.choices, self.history, self.standardiser = saved.choices, saved.history, saved.standardiser
-        self._pending, self._record, self.eta_limit = saved.pending, saved.record, saved.eta_limit
+        self._pending, self._record = saved.pending, saved.record
+        self.unit, self.reference = saved.unit, saved.reference

@@ -1,20 +1,21 @@
-"""The replay buffer 𝓑_i: bounded, one flat row a transition, the oldest overwritten first."""
+"""The replay buffer 𝓑_i: bounded, one flat row per transition, the oldest overwritten first."""
 
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
-from dapfl.tuning.action_space import Floats
+from dapfl.arrays import Floats
 
-LIMITS = 4  # the columns of `Transitions.limits`
+LIMITS = 5  # the columns of `Transitions.limits`
 
 
 @dataclass(frozen=True)
 class Transitions:
-    """Experience tuples (s(k), a(k), r(k), s(k+1)), a row each, and what limited the actions.
+    """Experience tuples (s(k), a(k), r(k), s(k+1)), one per row, and what limited the actions.
 
-    `limits` is what `mdp.limits` makes: E_cpt/E, 2·E_cmu/E, and the cap on α as an action at k and at k+1.
+    `limits` is what `mdp.limits` makes: E_cpt/E, 2·E_cmu/E, the cap on α as an action at k and at k+1, and
+    whether the run goes on after k+1 (1 or 0).
     """
 
     states: Floats

@@ -1,19 +1,18 @@
 """From a `PolicyConfig` to the policy it describes."""
 
-import importlib.util
-from functools import cache
-from pathlib import Path
-
 from dapfl.config import PolicyConfig
 from dapfl.errors import ConfigError
+from dapfl.plugins import FORM, Plugin
 from dapfl.tuning.agent import AgentPolicy
 from dapfl.tuning.dqn import DQNPolicy
 from dapfl.tuning.policy import Cosine, Fixed, HyperparameterPolicy, Random
+from dapfl.tuning.probe import Probe
 
 KINDS: dict[str, type[HyperparameterPolicy]] = {
     "fixed": Fixed,
     "cosine": Cosine,
     "random": Random,
+    "probe": Probe,
     "ddpg": AgentPolicy,
     "dqn": DQNPolicy,
 }
@@ -32,19 +31,12 @@ def build_policy(config: PolicyConfig, seed: int, client: int) -> Hyperparameter
     return KINDS[config.kind](config, seed, client)
 
 
-@cache
 def load_policy(source: str) -> type[HyperparameterPolicy]:
-    """The policy class `NAME` of `path/to/file.py:NAME`; a process loads a file once."""
-    path, _, name = source.rpartition(":")
-    spec = importlib.util.spec_from_file_location(f"dapfl_own_policy_{Path(path).stem}", path)
-    if spec is None or spec.loader is None or not Path(path).is_file():
-        raise ConfigError(f"The policy {source} cannot be found: name it as path/to/file.py:NAME.")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ConfigError(f"The file {path} fails when loaded: {type(error).__name__}: {error}.") from error
-    found = getattr(module, name, None)
+    """The policy class that `path/to/file.py:NAME` refers to."""
+    plugin = Plugin.parse(source)
+    if plugin is None:
+        raise ConfigError(f"'{source}' is not a policy of your own: refer to one as {FORM}.")
+    found = plugin.load()
     if not (isinstance(found, type) and issubclass(found, HyperparameterPolicy)):
-        raise ConfigError(f"The file {path} has no class {name} that is a HyperparameterPolicy.")
+        raise ConfigError(f"{plugin} is not a subclass of dapfl.tuning.HyperparameterPolicy.")
     return found

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from dapfl.arrays import Floats
 from dapfl.config import ActionSpace, AgentConfig
 from dapfl.errors import ConfigError, PolicyError
-from dapfl.tuning.action_space import ActionCodec, Floats
+from dapfl.tuning.action_space import ActionCodec
 from dapfl.tuning.buffer import ReplayBuffer, Transitions
 from dapfl.tuning.mdp import state_size, violation
 from dapfl.tuning.network import Network, NetworkPair, SavedPair
@@ -96,14 +97,17 @@ class ActorCritic:
         return Learned(float(np.mean(critic_losses)), float(np.mean(actor_losses)) if actor_losses else None)
 
     def targets(self, batch: Transitions, rng: np.random.Generator) -> Floats:
-        """y(k) = r(k) + γ·Q'(s(k+1), μ'(s(k+1))) (Eq. 24); of two critics, the smaller value."""
+        """y(k) = r(k) + γ·Q'(s(k+1), μ'(s(k+1))) (Eq. 24); of two critics, the smaller value.
+
+        At the end of a run nothing comes after r(k).
+        """
         action = np.tanh(self.actor.network(self.actor.target, batch.next_states))
         if self.config.twin:
             noise = SMOOTHING * rng.standard_normal(action.shape, dtype=np.float32)
             action = np.clip(action + np.clip(noise, -SMOOTHING_LIMIT, SMOOTHING_LIMIT), -1.0, 1.0)
         inputs = np.hstack((batch.next_states, self.executed(action, batch.limits[:, 3])))
         q = np.min([critic.network(critic.target, inputs)[:, 0] for critic in self.critics], axis=0)
-        y: Floats = batch.rewards + np.float32(self.config.gamma) * q
+        y: Floats = batch.rewards + np.float32(self.config.gamma) * batch.limits[:, 4] * q
         return y
 
     def update_critics(self, batch: Transitions, y: Floats) -> float:
@@ -158,14 +162,14 @@ class ActorCritic:
         del limits
         return np.zeros(len(action), np.float32), np.zeros_like(action)
 
-    def state(self) -> bytes:
+    def saved_state(self) -> bytes:
         """The whole agent. Networks that never learned are left out: they are made again as they were."""
-        pairs = [pair.state() for pair in (self.actor, *self.critics)]
+        pairs = [pair.saved_state() for pair in (self.actor, *self.critics)]
         rows = self.buffer.rows().tobytes()
         return msgspec.msgpack.encode(_Saved(self.updates, self.lambda_, pairs, rows, self.buffer.added))
 
     def restore(self, state: bytes) -> None:
-        """Go on bit for bit from what `state` gave an agent that was made with the same arguments."""
+        """Go on bit for bit from what `saved_state` gave an agent that was made with the same arguments."""
         try:
             saved = msgspec.msgpack.decode(state, type=_Saved)
             rows = np.frombuffer(saved.rows, np.float32).reshape(-1, self.buffer.edges[-1])

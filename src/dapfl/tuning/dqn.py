@@ -8,10 +8,11 @@ reconstruction: the state is Eq. 20, the reward Eq. 22 less a penalty when the p
 import msgspec
 import numpy as np
 
+from dapfl.arrays import Floats
 from dapfl.config import DQNConfig, PolicyConfig
 from dapfl.errors import ConfigError, PolicyError
 from dapfl.randomness import stream
-from dapfl.tuning.action_space import ActionCodec, Floats
+from dapfl.tuning.action_space import ActionCodec
 from dapfl.tuning.buffer import LIMITS, ReplayBuffer, Transitions
 from dapfl.tuning.mdp import contribution, paper_state
 from dapfl.tuning.network import Network, NetworkPair, SavedPair
@@ -133,7 +134,7 @@ class DQNPolicy(HyperparameterPolicy):
         chance = max(config.explore_floor, config.explore * config.explore_decay**self.choices)
         return int(rng.integers(config.levels)) if rng.random() < chance else best
 
-    def state(self) -> bytes:
+    def saved_state(self) -> bytes:
         """Everything this client has learned and not yet learned from."""
         buffer = self.dqn.buffer
         return msgspec.msgpack.encode(
@@ -141,14 +142,14 @@ class DQNPolicy(HyperparameterPolicy):
                 self.choices,
                 self._pending,
                 self._record,
-                self.dqn.q.state(),
+                self.dqn.q.saved_state(),
                 buffer.rows().tobytes(),
                 buffer.added,
             )
         )
 
     def restore(self, state: bytes) -> None:
-        """Go on bit for bit from what `state` gave a policy that was made with the same arguments."""
+        """Go on bit for bit from what `saved_state` gave a policy that was made with the same arguments."""
         try:
             saved = msgspec.msgpack.decode(state, type=_Saved)
             rows = np.frombuffer(saved.rows, np.float32).reshape(-1, self.dqn.buffer.edges[-1])

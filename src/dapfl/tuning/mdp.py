@@ -11,8 +11,9 @@ from typing import Literal
 
 import numpy as np
 
+from dapfl.arrays import Floats
 from dapfl.config import AgentConfig
-from dapfl.tuning.action_space import ActionCodec, Floats
+from dapfl.tuning.action_space import ActionCodec
 from dapfl.tuning.policy import Choice, Outcome, Situation
 
 LOSS_FLOOR, LOSS_LIMIT = 1e-3, 20.0
@@ -32,9 +33,11 @@ def bounded_share(share: float) -> float:
     return min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
 
 
-def log_gain(before: float, after: float | None) -> float:
-    """ln(loss before / loss after): how many e-folds the loss fell."""
-    return math.log(max(bounded_loss(before), LOSS_FLOOR) / max(bounded_loss(after), LOSS_FLOOR))
+def log_loss(loss: float | None, reference: float | None) -> float:
+    """ln(loss / reference), bounded: a loss without a unit, near 0 for a model that has learned nothing."""
+    scale = reference if reference is not None and 0 < reference < math.inf else 1.0
+    share = loss / scale if loss is not None and math.isfinite(loss) else LOSS_LIMIT
+    return math.log(min(max(share, LOSS_FLOOR), LOSS_LIMIT))
 
 
 # State -----------------------------------------------------------------------------------------
@@ -53,7 +56,7 @@ class History:
 
     def after(self, before: Situation, outcome: Outcome, executed: Floats, now: Situation) -> "History":
         """The history one round on: what was seen, executed and came out, and what is seen now."""
-        gain = log_gain(before.loss, now.loss)
+        gain = log_loss(before.loss, before.reference_loss) - log_loss(now.loss, now.reference_loss)
         surprise = gain - self.smoothed_gain
         return History(
             action=tuple(executed.tolist()),
@@ -69,7 +72,8 @@ def local_gain(before: Situation, outcome: Outcome) -> float:
     """ln(loss before / after own training); 0 if it did not finish or was not measured."""
     if not outcome.completed or outcome.loss_after is None:
         return 0.0
-    return log_gain(before.loss, outcome.loss_after)
+    scale = before.reference_loss
+    return log_loss(before.loss, scale) - log_loss(outcome.loss_after, scale)
 
 
 def paper_state(now: Situation) -> Floats:
@@ -78,14 +82,14 @@ def paper_state(now: Situation) -> Floats:
 
 
 def rich_state(now: Situation, history: History, price: float, codec: ActionCodec) -> Floats:
-    """Eq. 20 and what else a client knows: 10 features and one for each free axis (12 for η and α).
+    """Eq. 20 and what else a client knows: 13 features and one for each free axis (15 for η and α).
 
-    Each lies within a few units of 0, so that one set of weights serves every task.
+    None has a unit and each lies within a few units of 0, so that one set of weights serves every task.
     """
     action = history.action or (0.0,) * codec.size
     return np.array(
         [
-            math.log(max(bounded_loss(now.loss), LOSS_FLOOR)),
+            log_loss(now.loss, now.reference_loss),
             bounded_share(now.accuracy),
             bounded_share(now.f1),
             codec.alpha.encode(now.affordable),
@@ -95,15 +99,33 @@ def rich_state(now: Situation, history: History, price: float, codec: ActionCode
             min(now.round / HORIZON, 1.5),
             min(max(10 * history.smoothed_gain, -2.0), 2.0),
             min(10 * history.deviation, 2.0),
-            min(max(math.log10(max(price, 1e-9)) + 1, -1.0), 1.5),  # κ: .01 -> -1, .1 -> 0, 1 -> 1
+            price_feature(price),
+            2 * min(now.round / max(now.rounds, 1), 1.0) - 1,  # how much of the run is over
+            min(max(math.log10(max(now.samples, 1)) - 2.5, -1.5), 1.5),  # how many steps an epoch has
+            min((now.reference_loss or 2.0) / 2 - 1, 2.0),  # how many classes there are
         ],
         np.float32,
     )
 
 
+def price_feature(price: float) -> float:
+    """κ as the networks see it: .01 -> -1, .1 -> 0, 1 -> 1."""
+    return min(max(math.log10(max(price, 1e-9)) + 1, -1.0), 1.5)
+
+
+def price_place(codec: ActionCodec) -> int:
+    """Where κ stands in a rich state."""
+    return 9 + codec.size
+
+
+def action_places(codec: ActionCodec) -> slice:
+    """Where the last action stands in a rich state."""
+    return slice(4, 4 + codec.size)
+
+
 def state_size(kind: Literal["paper", "rich"], codec: ActionCodec) -> int:
     """The length of a state."""
-    return 3 if kind == "paper" else 10 + codec.size
+    return 3 if kind == "paper" else 13 + codec.size
 
 
 # Reward ----------------------------------------------------------------------------------------
@@ -143,7 +165,7 @@ def contribution(before: Situation, now: Situation, xi: tuple[float, float, floa
     }
 
 
-def price_of_work(price: float, alpha: int, round_: int) -> float:
+def price_of_work(price: float, alpha: float, round_: int) -> float:
     """What κ asks for α epochs.
 
     The gain of a round falls about as 1/t; a price that did not fall with it would forbid all late work.
@@ -178,7 +200,8 @@ def reward(
 
 
 def limits(before: Situation, now: Situation, codec: ActionCodec) -> Floats:
-    """What bounded α at t-1, and the cap at t: E_cpt/E, 2·E_cmu/E, cap(t-1), cap(t), caps as actions."""
+    """What bounded α at t-1, and the cap at t: E_cpt/E, 2·E_cmu/E, cap(t-1), cap(t), caps as actions; and
+    whether there is anything to gain after t."""
     budget = max(before.budget, 1e-9)
     return np.array(
         [
@@ -186,6 +209,7 @@ def limits(before: Situation, now: Situation, codec: ActionCodec) -> Floats:
             np.nan_to_num(min(2 * before.transfer_cost / budget, COST_LIMIT), nan=COST_LIMIT),
             codec.alpha.encode(before.affordable),
             codec.alpha.encode(now.affordable),
+            float(now.round < now.rounds),
         ],
         np.float32,
     )

@@ -13,8 +13,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from dapfl.arrays import Floats
 from dapfl.errors import PolicyError
-from dapfl.tuning.action_space import Floats
 
 # Fan-in limits for hidden layers, a narrow last layer: first actions near 0 and first values near 0.
 LAST_LAYER_LIMIT = 3e-3
@@ -133,7 +133,7 @@ class NetworkPair:
         if self.count:
             self.target += np.float32(beta) * (self.main - self.target)
 
-    def state(self) -> SavedPair | None:
+    def saved_state(self) -> SavedPair | None:
         """What the steps have made; None before the first."""
         if not self.count:
             return None
@@ -142,7 +142,7 @@ class NetworkPair:
         )
 
     def restore(self, saved: SavedPair | None) -> None:
-        """Go on from what `state` gave."""
+        """Go on from what `saved_state` gave."""
         if saved is None:
             return
         vectors = [np.frombuffer(x, np.float32) for x in (saved.main, saved.target, saved.mean, saved.square)]

@@ -15,15 +15,19 @@ Choice(eta=0.05, alpha=7, batch_size=32, planned_alpha=10)
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from dapfl.budget import affordable_epochs, round_cost
 from dapfl.config import PolicyConfig
 from dapfl.errors import ConfigError, PolicyError
+from dapfl.hyperparameters import Hyperparameters
 from dapfl.randomness import stream
-from dapfl.tuning.action_space import ActionCodec, Hyperparameters
+from dapfl.tuning.action_space import ActionCodec
 
+BARELY = 0.98  # of the loss of guessing: a model above this has learned nothing yet
 COSINE_FLOOR = 0.1  # the learning rate that `Cosine` ends at, as a part of the first
 
 
@@ -40,31 +44,34 @@ class Situation:
     epoch_cost: float
     transfer_cost: float
     samples: int
+    reference_loss: float | None = None  # what guessing gives, ln(classes); None where there is no such thing
+
+    guess_loss: float | None = None  # of the best constant guess on D_i: the entropy of its labels
+
+    @property
+    def guessing(self) -> bool:
+        """Whether the model is no better than a constant guess: on its first plateau, or dead."""
+        return self.guess_loss is not None and not self.loss < BARELY * self.guess_loss
+
+    def after(self, epochs: int) -> "Situation":
+        """What is left when so many epochs of the budget have been used."""
+        return replace(self, budget=self.budget - epochs * self.epoch_cost)
 
     def cost(self, alpha: float) -> float:
-        """What α epochs and two transfers cost, the left side of Eq. 19."""
-        return alpha * self.epoch_cost + 2 * self.transfer_cost
+        """What α epochs and two transfers of the model cost (Eq. 19)."""
+        return round_cost(alpha, self.epoch_cost, self.transfer_cost)
 
     @property
     def affordable(self) -> int:
-        """The most epochs that keep Eq. 19; 0 if not even one does."""
-        left = self.budget - 2 * self.transfer_cost
-        if not (math.isfinite(left) and math.isfinite(self.epoch_cost) and left > 0):
-            return 0
-        if self.epoch_cost <= left / 1e6:
-            return 10**6
-        epochs = math.floor(left / self.epoch_cost)
-        return epochs if self.cost(epochs) <= self.budget else epochs - 1  # the division may round up
+        """The most epochs that fit the budget (Eq. 19); 0 if not even one does."""
+        return affordable_epochs(self.budget, self.epoch_cost, self.transfer_cost)
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Hyperparameters):
     """What a client does in round t. `alpha` is executed; `planned_alpha` is what it was before the cap."""
 
-    eta: float
-    alpha: int
-    batch_size: int
-    planned_alpha: int
+    planned_alpha: int = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class AgentRecord:
-    """What a learning policy can tell of its last choice; None or empty where there is nothing to tell."""
+    """What a learning policy can tell about its last choice; None or empty where there is nothing to tell."""
 
     state: tuple[float, ...] | None = None  # s_i(t), as the networks see it
     action: tuple[float, ...] | None = None  # μ(s_i(t)) in [-1, 1], before noise and cap
@@ -87,12 +94,14 @@ class AgentRecord:
     actor_loss: float | None = None  # -J of Eq. 27, mean over the round's steps
     q: float | None = None  # Q(s_i(t), a_i(t)) of the chosen action
     lambda_: float | None = None
+    unit: float | None = None  # the learning rate that trials gave, of which η is a multiple
 
 
 def decide(plan: Hyperparameters, situation: Situation, capped: bool) -> Choice:
     """A plan made into a choice: under the cap, α is at most what the budget affords (and at least 1)."""
     alpha = max(1, min(plan.alpha, situation.affordable)) if capped else plan.alpha
-    return Choice(eta=plan.eta, alpha=alpha, batch_size=plan.batch_size, planned_alpha=plan.alpha)
+    executed = {name: getattr(plan, name) for name in Hyperparameters.names()} | {"alpha": alpha}
+    return Choice(**executed, planned_alpha=plan.alpha)
 
 
 class HyperparameterPolicy(ABC):
@@ -102,14 +111,42 @@ class HyperparameterPolicy(ABC):
     """
 
     needs_local_loss = False  # True: `observe` wants `Outcome.loss_after`, which costs an evaluation
+    tries_rates = False  # True: `prepare` may train for trials before the choice
 
     def __init__(self, config: PolicyConfig | None = None, seed: int = 0, client: int = 1) -> None:
         self.config = config or PolicyConfig()
         self.seed, self.client = seed, client
 
+    @property
+    def batch_size(self) -> int:
+        """What trials train with: the pinned batch size, or the middle of its range."""
+        axis = self.config.space.batch_size
+        return round(axis.pinned if axis.pinned is not None else math.sqrt(axis.low * axis.high))
+
+    def __init_subclass__(cls) -> None:
+        own = vars(cls)
+        if "restore" in own and "saved_state" not in own:  # a resumed run would silently forget
+            raise PolicyError(f"{cls.__name__} has `restore` but no `saved_state`: write both, or neither.")
+
     @abstractmethod
     def choose(self, situation: Situation) -> Choice:
         """What to train with in this round."""
+
+    def prepare(self, situation: Situation, trial: Callable[[float], float]) -> int:
+        """Before the choice, a policy may try rates: `trial(η)` trains an epoch from W(t) and gives the loss.
+
+        Returns the epochs that this took, which count against the budget.
+        """
+        del situation, trial
+        return 0
+
+    def retry(self, situation: Situation, choice: Choice, outcome: Outcome) -> Choice | None:
+        """Another choice for this round instead of one that went badly, or None to let it stand.
+
+        `situation` says what is left of the budget.
+        """
+        del situation, choice, outcome
+        return None
 
     def observe(self, outcome: Outcome) -> None:
         """How the training that `choose` decided went. Nothing is learned unless a policy says so."""
@@ -117,15 +154,15 @@ class HyperparameterPolicy(ABC):
 
     @property
     def record(self) -> AgentRecord:
-        """What there is to tell of the last choice."""
+        """What there is to tell about the last choice."""
         return AgentRecord()
 
-    def state(self) -> bytes:
+    def saved_state(self) -> bytes:
         """Everything needed to go on later exactly as now; empty for a policy without memory."""
         return b""
 
     def restore(self, state: bytes) -> None:
-        """Go on from what `state` gave."""
+        """Go on from what `saved_state` gave."""
         if state:
             raise PolicyError(
                 f"{type(self).__name__} keeps no state, but {len(state)} bytes of it were to be restored: "
@@ -158,12 +195,12 @@ class Cosine(Fixed):
         """η(t) = η·(0.1 + 0.9·(1 + cos(π·t/T))/2)."""
         progress = min(1.0, situation.round / situation.rounds)
         share = COSINE_FLOOR + (1 - COSINE_FLOOR) * (1 + math.cos(math.pi * progress)) / 2
-        plan = Hyperparameters(self.plan.eta * share, self.plan.alpha, self.plan.batch_size)
+        plan = replace(self.plan, eta=self.plan.eta * share)
         return decide(plan, situation, self.config.capped)
 
 
 class Random(HyperparameterPolicy):
-    """Every free axis uniform on its scale, every round: what an agent must at least beat."""
+    """Every free axis uniform on its scale, every round: the least that an agent must beat."""
 
     def __init__(self, config: PolicyConfig, seed: int = 0, client: int = 1) -> None:
         super().__init__(config, seed, client)

@@ -1,4 +1,4 @@
-"""Who takes part in a round: everyone, or (the rival DDPG-client) those that a server-side agent selects.
+"""Who takes part in a round: everyone, a random few, or (the rival DDPG-client) whom an agent of CS selects.
 
 After Zhang et al., "Deep Reinforcement Learning Assisted Federated Learning Algorithm for Data
 Management of IIoT" (arXiv 2202.03575): a DDPG on the server selects the clients with accurate models and
@@ -21,10 +21,10 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from dapfl.arrays import Floats
 from dapfl.config import AgentConfig
 from dapfl.errors import PolicyError
 from dapfl.randomness import stream
-from dapfl.tuning.action_space import Floats
 from dapfl.tuning.buffer import LIMITS, Transitions
 from dapfl.tuning.ddpg import ActorCritic
 
@@ -69,12 +69,12 @@ class ClientSelector(ABC):
         """What came back from those that were selected."""
         del reports
 
-    def state(self) -> bytes:
+    def saved_state(self) -> bytes:
         """Everything needed to go on later exactly as now."""
         return b""
 
     def restore(self, state: bytes) -> None:
-        """Go on from what `state` gave."""
+        """Go on from what `saved_state` gave."""
         if state:
             raise PolicyError(
                 "This run selects every client, but the saved one did not: the settings differ."
@@ -88,6 +88,18 @@ class EveryClient(ClientSelector):
         """All of them."""
         del round_
         return frozenset(clients)
+
+
+class RandomClients(ClientSelector):
+    """So many of them, drawn anew each round: all that a round depends on is the seed and its number."""
+
+    def __init__(self, seed: int, count: int) -> None:
+        self.seed, self.count = seed, count
+
+    def select(self, round_: int, clients: Sequence[int]) -> frozenset[int]:
+        """A random choice."""
+        drawn = stream(self.seed, "selection", round_, "random").permutation(len(clients))
+        return frozenset(clients[place] for place in drawn[: self.count])
 
 
 @dataclass(frozen=True)
@@ -119,10 +131,20 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DDPGSelector(ClientSelector):
-    """The better half by the actor's score; everyone in the first round, when nothing is known."""
+    """The better half by the actor's score, or so many as asked for.
 
-    def __init__(self, seed: int, minimum: int = 1, config: AgentConfig = SELECTION_AGENT) -> None:
-        self.seed, self.minimum, self.config = seed, minimum, config
+    In the first round, when nothing is known, it is everyone, or so many at random.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        minimum: int = 1,
+        config: AgentConfig = SELECTION_AGENT,
+        *,
+        per_round: int | None = None,
+    ) -> None:
+        self.seed, self.minimum, self.config, self.per_round = seed, minimum, config, per_round
         self.agent = ActorCritic(config, FEATURES, 1, stream(seed, "selection"))
         self.known: dict[int, _Known] = {}
         self._current: _Round | None = None
@@ -132,12 +154,12 @@ class DDPGSelector(ClientSelector):
         """Score every client and take the best; every draw depends on the seed and the round."""
         states = self._features(round_, clients)
         if not self.known:
-            chosen = frozenset(clients)
+            chosen = RandomClients(self.seed, self.per_round or len(clients)).select(round_, clients)
         else:
             rng = stream(self.seed, "selection", round_, "explore")
             noise = max(self.config.noise_floor, self.config.noise * self.config.noise_decay**round_)
             scores = self.agent.act(states)[:, 0] + noise * rng.standard_normal(len(clients))
-            count = max(self.minimum, math.ceil(SHARE * len(clients)))
+            count = self.per_round or max(self.minimum, math.ceil(SHARE * len(clients)))
             chosen = frozenset(clients[place] for place in np.argsort(-scores, kind="stable")[:count])
         actions = [1.0 if client in chosen else -1.0 for client in clients]
         self._current = _Round(round_, list(clients), states.tobytes(), actions)
@@ -219,13 +241,13 @@ class DDPGSelector(ClientSelector):
             )
         return np.array(rows, np.float32).reshape(-1, FEATURES)
 
-    def state(self) -> bytes:
+    def saved_state(self) -> bytes:
         """The agent, what it knows of the clients, and the rounds still without their rewards."""
-        saved = _Saved(self.agent.state(), self.known, self._current, self._previous)
+        saved = _Saved(self.agent.saved_state(), self.known, self._current, self._previous)
         return msgspec.msgpack.encode(saved)
 
     def restore(self, state: bytes) -> None:
-        """Go on bit for bit from what `state` gave a selector that was made with the same arguments."""
+        """Go on bit for bit from what `saved_state` gave a selector that was made with the same arguments."""
         try:
             saved = msgspec.msgpack.decode(state, type=_Saved)
         except msgspec.MsgspecError as error:
@@ -234,9 +256,13 @@ class DDPGSelector(ClientSelector):
         self.known, self._current, self._previous = saved.known, saved.current, saved.previous
 
 
-def build_selector(selection: Literal["all", "ddpg-client"], seed: int, minimum: int) -> ClientSelector:
+def build_selector(
+    selection: Literal["all", "ddpg-client"], seed: int, minimum: int, per_round: int | None = None
+) -> ClientSelector:
     """The selector of a setting; `minimum` is the smallest cohort that gives an aggregate."""
-    return EveryClient() if selection == "all" else DDPGSelector(seed, minimum)
+    if selection == "ddpg-client":
+        return DDPGSelector(seed, minimum, per_round=per_round)
+    return EveryClient() if per_round is None else RandomClients(seed, per_round)
 
 
 def _states(round_: _Round) -> Floats:
@@ -244,7 +270,7 @@ def _states(round_: _Round) -> Floats:
 
 
 def _bounded(report: SelectionReport) -> SelectionReport:
-    """The report with numbers that no network can choke on; one that is no number counts as not given."""
+    """The report with finite, bounded numbers; a value that is not a number counts as not given."""
     accuracy, cost = report.accuracy, report.cost
     return replace(
         report,

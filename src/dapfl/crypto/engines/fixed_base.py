@@ -29,7 +29,8 @@ from typing import Any
 import gmpy2
 import numpy as np
 
-from dapfl.crypto.engine import Matrix, Ring, check_rows
+from dapfl.arrays import Rows
+from dapfl.crypto.engines.base import Ring, check_rows
 from dapfl.errors import CryptoError
 
 MEMORY_LIMIT = 96 * 2**20
@@ -112,7 +113,7 @@ class TabledBase:
             raise CryptoError("A fixed base must be a unit modulo the root.")
         self._ring, self._base, self._exponent_bytes = ring, base, exponent_bytes
 
-    def powers(self, exponents: Matrix, messages: Matrix | None = None, scale: int = 1) -> Matrix:
+    def powers(self, exponents: Rows, messages: Rows | None = None, scale: int = 1) -> Rows:
         """base^exponent · (1 + scale·message·root) modulo root², row by row."""
         exponents = check_rows(exponents, self._exponent_bytes, "Exponents")
         if exponents.shape[1] != self._exponent_bytes:

@@ -1,8 +1,8 @@
-"""The fast engines: C that computes on several numbers in lockstep, `ifma` and `avx2`.
+"""The native arithmetic engines `ifma` and `avx2`: C that computes on several numbers in lockstep.
 
 `ifma` needs AVX-512 IFMA (Intel since 2019, AMD since 2022), `avx2` an x86-64 with AVX2 and FMA
-(since 2013 and 2015). The extension is built with the package when there is a C compiler and is
-absent, without a word, when there is none; what the CPU can do is asked at run time.
+(since 2013 and 2015). The extension is built with the package if there is a C compiler, and is
+silently absent if there is none. What the CPU can do is found out at run time.
 
 The C code works on limbs and on pairs: x modulo root² is x0 + x1·root, with both parts modulo
 root, which takes fewer products than arithmetic modulo a number of twice the size. This file
@@ -10,13 +10,16 @@ prepares the constants of a root; native/batch.h says what they are.
 """
 
 import importlib
+import math
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
-from dapfl.crypto.engine import Matrix, Remainders, Ring, spread
+from dapfl.arrays import Rows
+from dapfl.crypto.engines.base import Remainders, Ring, spread, to_ints, to_rows
 from dapfl.crypto.engines.gmp import GmpRemainders, GmpRing
 from dapfl.errors import InvalidCiphertext
 
@@ -69,10 +72,10 @@ class NativeRing(Ring):
 
     def __init__(self, root: int, engine: NativeEngine, limbs: int) -> None:
         super().__init__(root)
-        self._backend, self._lanes = engine.name, engine.lanes
+        self.backend, self.lanes = engine.name, engine.lanes
         self._limbs = limbs
         self.radix = 1 << (_BITS * limbs)
-        self._constants = self._prepare()
+        self.constants = self._prepare()
         self._scales: dict[int, Words] = {}
 
     def _prepare(self) -> Words:
@@ -94,6 +97,15 @@ class NativeRing(Ring):
                 self._words(mu, 2 * limbs),
             ]
         )
+
+    @property
+    def shape(self) -> tuple[str, int, int, int]:
+        """What rings that share lanes have in common."""
+        return self.backend, self._limbs, self.root_bytes, self.modulus_bytes
+
+    def montgomery(self, number: int) -> Words:
+        """The limbs of number·R modulo the root."""
+        return self._scale(number % self.root)[: self._limbs]
 
     def words(self, number: int) -> Words:
         """The limbs of a number as long as the root."""
@@ -126,14 +138,14 @@ class NativeRing(Ring):
             self._scales[scale] = np.concatenate([self.words(number) for number in numbers])
         return self._scales[scale]
 
-    def _powers(self, bases: Matrix, exponent: int, messages: Matrix | None, scale: int) -> Matrix:
-        def work(rows: slice) -> Matrix:
+    def _powers(self, bases: Rows, exponent: int, messages: Rows | None, scale: int) -> Rows:
+        def work(rows: slice) -> Rows:
             out = np.empty((rows.stop - rows.start, self.modulus_bytes), np.uint8)
             part = None if messages is None else messages[rows]
             width = 0 if messages is None else messages.shape[1]
             _native.powers(
-                self._backend,
-                self._constants,
+                self.backend,
+                self.constants,
                 bases[rows],
                 bases.shape[1],
                 _bytes(exponent),
@@ -144,40 +156,63 @@ class NativeRing(Ring):
             )
             return out
 
-        return spread(work, len(bases), self._lanes)
+        return spread(work, len(bases), self.lanes)
 
-    def _quotients(self, bases: Matrix, exponent: int, scale: int) -> Matrix:
-        factor = self._scale(scale)[: self._limbs]
+    def _residue_powers(self, bases: Rows, exponent: int) -> Rows:
+        def work(rows: slice) -> Rows:
+            out = np.empty((rows.stop - rows.start, self.root_bytes), np.uint8)
+            width = bases.shape[1]
+            _native.residue_powers(self.backend, self.constants, bases[rows], width, _bytes(exponent), out)
+            return out
 
-        def work(rows: slice) -> Matrix:
+        return spread(work, len(bases), self.lanes)
+
+    def _quotients(self, bases: Rows, exponent: int, scale: int) -> Rows:
+        factor = self.montgomery(scale)
+
+        def work(rows: slice) -> Rows:
             out = np.empty((rows.stop - rows.start, self.root_bytes), np.uint8)
             width = bases.shape[1]
             bad = _native.quotients(
-                self._backend, self._constants, bases[rows], width, _bytes(exponent), factor, out
+                self.backend, self.constants, bases[rows], width, _bytes(exponent), factor, out
             )
             if bad < len(out):
                 raise InvalidCiphertext(f"Number {rows.start + bad} is not a ciphertext of this key.")
             return out
 
-        return spread(work, len(bases), self._lanes)
+        return spread(work, len(bases), self.lanes)
 
-    def _product(self, batches: list[Matrix]) -> Matrix:
-        def work(rows: slice) -> Matrix:
+    def _product(self, batches: list[Rows]) -> Rows:
+        def work(rows: slice) -> Rows:
             out = np.empty((rows.stop - rows.start, self.modulus_bytes), np.uint8)
-            _native.product(self._backend, self._constants, tuple(batch[rows] for batch in batches), out)
+            _native.product(self.backend, self.constants, tuple(batch[rows] for batch in batches), out)
             return out
 
-        return spread(work, len(batches[0]), 64 * self._lanes)
+        return spread(work, len(batches[0]), 64 * self.lanes)
 
-    def combine(self, low: Matrix, high: Matrix, p: Words, inverse: Words, width: int) -> Matrix:
+    def _power_product(self, bases: Rows, exponents: Rows, width: int) -> Rows:
+        def work(rows: slice) -> Rows:
+            out = np.empty((1, width), np.uint8)
+            widths = bases.shape[1], exponents.shape[1]
+            _native.power_product(
+                self.backend, self.constants, bases[rows], widths[0], exponents[rows], widths[1], out
+            )
+            return out
+
+        # With fewer rows, squarings that threads do not share would cost more than the threads save.
+        parts = spread(work, len(bases), 16 * self.lanes)
+        modulus = self.root if width == self.root_bytes else self.modulus
+        return to_rows([math.prod(to_ints(parts)) % modulus], width)
+
+    def combine(self, low: Rows, high: Rows, p: Words, inverse: Words, width: int) -> Rows:
         """low + p·((high - low)·inverse modulo root); inverse is in Montgomery form."""
 
-        def work(rows: slice) -> Matrix:
+        def work(rows: slice) -> Rows:
             out = np.empty((rows.stop - rows.start, width), np.uint8)
             widths = low.shape[1], high.shape[1]
             _native.combine(
-                self._backend,
-                self._constants,
+                self.backend,
+                self.constants,
                 low[rows],
                 widths[0],
                 high[rows],
@@ -189,7 +224,7 @@ class NativeRing(Ring):
             )
             return out
 
-        return spread(work, len(low), 64 * self._lanes)
+        return spread(work, len(low), 64 * self.lanes)
 
     def build_table(self, base: int, exponent_bytes: int, window: int, spacing: int) -> Any:
         """See `Ring.build_table`: the limbs of a unit and of its log, entry after entry."""
@@ -198,22 +233,22 @@ class NativeRing(Ring):
         row = base.to_bytes(self.modulus_bytes, "little")
         inverse = self.words(self.radix * pow(base, -1, self.root) % self.root)
         _native.build_table(
-            self._backend, self._constants, row, inverse, window, spacing, exponent_bytes, table
+            self.backend, self.constants, row, inverse, window, spacing, exponent_bytes, table
         )
         return table
 
     def table_powers(
-        self, table: Any, exponents: Matrix, window: int, spacing: int, messages: Matrix | None, scale: int
-    ) -> Matrix:
+        self, table: Any, exponents: Rows, window: int, spacing: int, messages: Rows | None, scale: int
+    ) -> Rows:
         """See `Ring.table_powers`."""
 
-        def work(rows: slice) -> Matrix:
+        def work(rows: slice) -> Rows:
             out = np.empty((rows.stop - rows.start, self.modulus_bytes), np.uint8)
             part = None if messages is None else messages[rows]
             width = 0 if messages is None else messages.shape[1]
             _native.table_powers(
-                self._backend,
-                self._constants,
+                self.backend,
+                self.constants,
                 table,
                 window,
                 spacing,
@@ -226,7 +261,71 @@ class NativeRing(Ring):
             )
             return out
 
-        return spread(work, len(exponents), self._lanes)
+        return spread(work, len(exponents), self.lanes)
+
+
+def share_lanes(rings: Sequence[Ring]) -> TypeGuard[Sequence[NativeRing]]:
+    """Whether these rings can be computed in side by side: same engine, same sizes, more than one of them."""
+    if not hasattr(_native, "lane_powers"):
+        return False  # an extension that was built before the last change of its sources
+    shapes = {ring.shape if isinstance(ring, NativeRing) else None for ring in rings}
+    return len(rings) > 1 and len(shapes) == 1 and None not in shapes
+
+
+def lane_powers(rings: Sequence[NativeRing], bases: Rows, exponents: Sequence[int], messages: Rows) -> Rows:
+    """base^exponent · (1 + message·root) modulo root², each row in its own ring."""
+    first, constants, digits = _lanes(rings, exponents)
+
+    def work(rows: slice) -> Rows:
+        out = np.empty((rows.stop - rows.start, first.modulus_bytes), np.uint8)
+        _native.lane_powers(
+            first.backend,
+            len(out),
+            constants[rows],
+            bases[rows],
+            bases.shape[1],
+            digits[rows],
+            digits.shape[1],
+            messages[rows],
+            messages.shape[1],
+            out,
+        )
+        return out
+
+    return spread(work, len(rings), first.lanes)
+
+
+def lane_quotients(
+    rings: Sequence[NativeRing], bases: Rows, exponents: Sequence[int], scales: Sequence[int]
+) -> tuple[Rows, npt.NDArray[np.bool_]]:
+    """L(base^exponent)·scale, each row in its own ring, and which of the bases are units."""
+    first, constants, digits = _lanes(rings, exponents)
+    factors = np.stack([ring.montgomery(scale) for ring, scale in zip(rings, scales, strict=True)])
+    units = np.zeros(len(rings), np.bool_)
+
+    def work(rows: slice) -> Rows:
+        out = np.empty((rows.stop - rows.start, first.root_bytes), np.uint8)
+        _native.lane_quotients(
+            first.backend,
+            len(out),
+            constants[rows],
+            bases[rows],
+            bases.shape[1],
+            digits[rows],
+            digits.shape[1],
+            factors[rows],
+            out,
+            units[rows],
+        )
+        return out
+
+    return spread(work, len(rings), first.lanes), units
+
+
+def _lanes(rings: Sequence[NativeRing], exponents: Sequence[int]) -> tuple[NativeRing, Words, Rows]:
+    """A ring for the sizes, the constants of all rings, and the exponents as rows of one width."""
+    width = max((exponent.bit_length() + 7) // 8 for exponent in exponents)
+    return rings[0], np.stack([ring.constants for ring in rings]), to_rows(exponents, width)
 
 
 class NativeRemainders:
@@ -237,7 +336,7 @@ class NativeRemainders:
         self._inverse = ring.words(ring.radix * pow(p, -1, ring.root) % ring.root)
         self._width = ((p * ring.root).bit_length() + 7) // 8
 
-    def combine(self, low: Matrix, high: Matrix) -> Matrix:
+    def combine(self, low: Rows, high: Rows) -> Rows:
         """The numbers below p·root that are `low` modulo p and `high` modulo root, row by row."""
         return self._ring.combine(low, high, self._p, self._inverse, self._width)
 

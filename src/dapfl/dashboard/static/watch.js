@@ -20,24 +20,34 @@
     "not-asked": "nobody asked for it",
     "not-finite": "its numbers are not finite",
     oversized: "it is too large",
-    replayed: "it was taken once before",
+    replayed: "it was already accepted once",
     "unknown-model": "it answers a model that is not known",
-    "unknown-sender": "its sender is not of this federation",
+    "unknown-sender": "its sender does not belong to this federation",
     "wrong-federation": "it belongs to another federation",
     "wrong-model": "it answers another model",
     "wrong-recipient": "it was meant for someone else",
     "wrong-round": "it belongs to another round",
     "wrong-sender": "it was sent in someone else's name",
     "wrong-size": "it does not have the right size",
-    "wrong-version": "it speaks another version of the protocol",
-    "below-min-cohort": "too few contributions to hide one in",
-    "min-cohort": "too few contributions to hide one in",
+    "wrong-version": "it uses another version of the protocol",
+    "below-min-cohort": "too few contributions to hide each of them",
+    "min-cohort": "too few contributions to hide each of them",
     "no-reply": "it did not answer",
+    "no-quorum": "too few members of the committee answered",
+    "false-share": "its decryption share is false",
+    unproved: "its sender does not prove to know what is in it",
+    "bad-proposal": "what it asks to decrypt is not a sum of signed contributions",
     "internal-error": "something went wrong inside the client",
     "aggregate-refused": "the aggregate was refused",
+    "bad-data": "its data hold NaN or infinity",
+    "over-budget": "the plan cost more than the budget",
+    diverged: "its training gave no finite model",
+    late: "it did not answer in time",
+    offline: "its node was not connected",
+    "node-lost": "its node disappeared during the round",
   };
-  const FATES = {
-    "over-budget": "Over budget: the plan cost more than it had",
+  const EXPLANATIONS = {
+    "over-budget": "Over budget: the plan cost more than the budget",
     diverged: "Diverged: its training gave no finite model",
     unselected: "Not selected this round",
   };
@@ -99,6 +109,7 @@
         showFigures();
         showCharts();
         showPhases();
+        showLost();
       }
       showClients();
       document.body.dataset.rounds = state.rounds.length;
@@ -142,7 +153,7 @@
       ? ["Connection lost, trying again", "bad"]
       : !facts
         ? ["Waiting for a run", "warn"]
-        : { running: ["Running", "live"], finished: ["Finished", "good"], stopped: ["Stopped", "warn"] }[facts.status];
+        : { running: ["Running", "live"], finished: ["Finished", "good"], stopped: ["Stopped", "warn"], failed: ["Failed: nothing was aggregated", "bad"] }[facts.status];
     if (pill.textContent !== words) pill.textContent = words;
     pill.className = `pill ${kind}`;
     if (!facts) return;
@@ -176,7 +187,9 @@
       small.textContent = ` of ${whole}`;
       at(id).append(small);
     };
-    set("accuracy", percent(last.accuracy), step(last.accuracy, before && before.accuracy, 100, ""));
+    const worst = known(last.worst_accuracy) ? `worst tenth of clients ${percent(last.worst_accuracy)}` : "";
+    const rise = step(last.accuracy, before && before.accuracy, 100, "");
+    set("accuracy", percent(last.accuracy), [rise, worst].filter(Boolean).join(", "));
     set("loss", fixed(last.loss, 4), step(last.loss, before && before.loss, 1, ""));
     set("f1", percent(last.f1), step(last.f1, before && before.f1, 100, ""));
     const planned = facts && facts.planned_rounds;
@@ -194,7 +207,8 @@
     outOf("cohort", last.of);
     const refused = sum((row) => row.rejected);
     set("rejected", String(refused), refused ? `${last.rejected} this round` : "none so far");
-    set("simulated", duration(sum((row) => row.simulated_seconds)), `${count(sum((row) => row.wasted_epochs))} epochs wasted`);
+    const simulated = rounds.some((row) => known(row.simulated_seconds));
+    set("simulated", simulated ? duration(sum((row) => row.simulated_seconds)) : NONE, `${count(sum((row) => row.wasted_epochs))} epochs wasted`);
     set("traffic", bytes(sum((row) => row.bytes_up + row.bytes_down)), `${bytes(last.bytes_up + last.bytes_down)} this round`);
   }
 
@@ -205,20 +219,27 @@
   }
 
   const ACCENT = { light: "#1b5fd9", dark: "#6aa6ff", width: 2.4 };
+  const WORST = { light: "#6b7280", dark: "#9ca3af", width: 1.4, dash: "dot" };
   function showCharts() {
     const rows = thinned(state.rounds, MOST_POINTS);
     const x = rows.map((row) => row.round + 1);
     const axis = { title: "round", rangemode: "tozero" };
-    const global = (id, name, y, format, plan) => {
-      const build = (c) => [Dapfl.curve(c, { name, x, mean: y, ink: ACCENT, format }), Dapfl.layout(c, { x: axis, y: plan })];
+    const global = (id, name, y, format, plan, more = []) => {
+      const build = (c) => [
+        [...Dapfl.curve(c, { name, x, mean: y, ink: ACCENT, format }), ...more.flatMap((each) => Dapfl.curve(c, { x, format, ...each }))],
+        Dapfl.layout(c, { x: axis, y: plan }),
+      ];
       const latest = y[y.length - 1];
       Dapfl.chart(at(id), build, `${name} over ${state.rounds.length} rounds, now ${known(latest) ? latest.toPrecision(4) : "not known"}`);
     };
-    global("chart-accuracy", "accuracy, %", rows.map((row) => (known(row.accuracy) ? 100 * row.accuracy : null)), ".2f", { ticksuffix: " %" });
+    const shares = (field) => rows.map((row) => (known(row[field]) ? 100 * row[field] : null));
+    const worst = shares("worst_accuracy");
+    const fairness = worst.some(known) ? [{ name: "worst tenth of clients, %", mean: worst, ink: WORST }] : [];
+    global("chart-accuracy", "accuracy, %", shares("accuracy"), ".2f", { ticksuffix: " %" }, fairness);
     const losses = rows.map((row) => row.loss);
     global("chart-loss", "loss", losses, ".4f", Dapfl.logAxis(losses));
     showChoices(rows, x, axis);
-    showFates();
+    showStatuses();
   }
 
   function showChoices(rows, x, axis) {
@@ -247,25 +268,25 @@
     }
   }
 
-  function showFates() {
+  function showStatuses() {
     const rows = state.rounds.slice(-MOST_BARS);
-    const all = Object.keys(state.palette.fates);
-    const met = all.filter((fate) => fate === "accepted" || state.rounds.some((row) => row.fates[fate]));
+    const all = Object.keys(state.palette.statuses);
+    const met = all.filter((status) => status === "accepted" || state.rounds.some((row) => row.statuses[status]));
     const build = (c) => [
-      met.map((fate) => ({
+      met.map((status) => ({
         type: "bar",
-        name: fate,
+        name: status,
         x: rows.map((row) => row.round + 1),
-        y: rows.map((row) => row.fates[fate] || 0),
-        marker: { color: c.pick(state.palette.fates[fate]), line: { width: 0 } },
+        y: rows.map((row) => row.statuses[status] || 0),
+        marker: { color: c.pick(state.palette.statuses[status]), line: { width: 0 } },
         hovertemplate: "%{y}",
       })),
       Dapfl.layout(c, { barmode: "stack", bargap: 0.12, x: { title: "round" }, y: { title: "clients", rangemode: "tozero" } }),
     ];
-    Dapfl.chart(at("chart-fates"), build, `Clients in and out of C(t) in the last ${rows.length} rounds`);
-    const legend = at("legend-fates");
+    Dapfl.chart(at("chart-statuses"), build, `Clients in and out of C(t) in the last ${rows.length} rounds`);
+    const legend = at("legend-statuses");
     if (legend.childElementCount !== met.length) {
-      Dapfl.legend(legend, met.map((fate) => ({ name: fate, ink: state.palette.fates[fate], block: true })));
+      Dapfl.legend(legend, met.map((status) => ({ name: status, ink: state.palette.statuses[status], block: true })));
     }
   }
 
@@ -281,6 +302,19 @@
     bars(at("phases-clients"), ofClients.map(([phase, seconds]) => [phase.slice(7), seconds]), duration);
     const last = state.rounds[state.rounds.length - 1];
     bars(at("phases-bytes"), [["to clients", last.bytes_down], ["from clients", last.bytes_up]], bytes);
+  }
+
+  /* Contributions that are in no model, by reason. */
+  function showLost() {
+    const total = {};
+    for (const row of state.rounds) {
+      for (const [reason, times] of Object.entries(row.lost)) total[reason] = (total[reason] || 0) + times;
+    }
+    const entries = Object.entries(total).sort((a, b) => b[1] - a[1]);
+    bars(at("lost"), entries, count);
+    at("lost-none").hidden = entries.length > 0;
+    at("lost-count").textContent = entries.length ? `${count(entries.reduce((all, [, times]) => all + times, 0))} in all` : "";
+    [...at("lost").children].forEach((item, i) => (item.title = because(entries[i][0])));
   }
 
   function bars(list, entries, words) {
@@ -369,6 +403,8 @@
   }
 
   const cards = new Map();
+  /* A client by its name, where the data have one: "person 7", "Hamlet". */
+  const named = (id) => (state.facts && state.facts.client_names[id - 1]) || `Client ${id}`;
   function makeCard(id) {
     const card = document.createElement("li");
     card.className = "card client";
@@ -377,8 +413,9 @@
       '<div class="budget"><div class="words"><span class="spent"></span><span class="has"></span></div>' +
       '<div class="track"><span class="cost"></span><span class="limit"></span></div></div>' +
       "<dl class='numbers'><div><dt>η</dt><dd class='eta'></dd></div><div><dt>α</dt><dd class='alpha'></dd></div>" +
-      "<div><dt>λ</dt><dd class='lambda'></dd></div><div><dt>reward</dt><dd class='reward'></dd></div></dl><p class='why'></p>";
-    card.querySelector(".name").textContent = `Client ${id}`;
+      "<div><dt>λ</dt><dd class='lambda'></dd></div><div><dt>reward</dt><dd class='reward'></dd></div>" +
+      "<div><dt>accuracy</dt><dd class='accuracy'></dd></div></dl><p class='why'></p>";
+    card.querySelector(".name").textContent = card.title = named(id);
     cards.set(id, card);
     return card;
   }
@@ -395,22 +432,22 @@
     const last = state.rounds[state.rounds.length - 1];
     const all = last ? last.of : 0;
     const part = shown.length < all ? `${shown.length} of ${all} shown` : `${all} in all`;
-    at("clients-count").textContent = last ? `after round ${last.round + 1}, ${part}` : "none has been heard of yet";
+    at("clients-count").textContent = last ? `after round ${last.round + 1}, ${part}` : "no client has taken part yet";
   }
 
   function fillCard(card, client) {
-    const [fate, reason] = client.status.split(/:(.*)/s);
-    const inside = fate === "accepted";
-    card.classList.toggle("out", !inside && fate !== "rejected");
-    card.classList.toggle("refused", fate === "rejected");
+    const [status, reason] = client.status.split(/:(.*)/s);
+    const inside = status === "accepted";
+    card.classList.toggle("out", !inside && status !== "rejected");
+    card.classList.toggle("refused", status === "rejected");
     card.dataset.client = client.id;
     const set = (name, text) => {
       const place = card.querySelector(`.${name}`);
       if (place.textContent !== text) place.textContent = text;
     };
     set("capability", known(client.capability) ? `${Number((100 * client.capability).toPrecision(3))} %` : "");
-    set("pill", inside ? "in C(t)" : fate);
-    card.querySelector(".pill").className = `pill ${inside ? "good" : fate === "rejected" ? "bad" : "warn"}`;
+    set("pill", inside ? "in C(t)" : status);
+    card.querySelector(".pill").className = `pill ${inside ? "good" : status === "rejected" ? "bad" : "warn"}`;
     const scale = Math.max(client.budget || 0, client.cost || 0) * 1.04;
     set("spent", known(client.cost) ? `cost ${client.cost.toFixed(1)}` : "cost not known");
     set("has", known(client.budget) ? `budget ${client.budget.toFixed(1)}` : "");
@@ -423,8 +460,11 @@
     set("alpha", known(client.alpha) ? `${client.alpha}${capped ? ` of ${client.planned_alpha}` : ""}` : NONE);
     set("lambda", known(client.lambda_) ? fixed(client.lambda_, 2) : NONE);
     set("reward", known(client.reward) ? fixed(client.reward, 2) : NONE);
-    const why = `${fate[0].toUpperCase()}${fate.slice(1)}${reason ? `: ${because(reason)}` : ""}`;
-    set("why", inside ? "" : FATES[fate] || why);
+    set("accuracy", known(client.accuracy) ? `${(100 * client.accuracy).toFixed(1)} %` : NONE);
+    const why = `${status[0].toUpperCase()}${status.slice(1)}${reason ? `: ${because(reason)}` : ""}`;
+    const last = state.rounds[state.rounds.length - 1];
+    const decrypted = last && last.decrypted_by.includes(client.id) ? "Helped to decrypt the sum" : "";
+    set("why", inside ? decrypted : EXPLANATIONS[status] || why);
   }
 
   Dapfl.initTheme(at("theme"));

@@ -38,7 +38,9 @@ static const F C = {0x1p104 + 0x1p52, 0x1p104 + 0x1p52, 0x1p104 + 0x1p52, 0x1p10
 #define FACTOR(x) ((F)((x) | LO_OFFSET) - TWO_52)
 
 static inline const F *FACTORS(F *room, const V *x, int count) {
-    for (int j = 0; j < count; j++) room[j] = FACTOR(x[j]);
+    int j = 0;
+    do room[j] = FACTOR(x[j]);
+    while (++j < count); /* one at least, as gcc wants to be told */
     return room;
 }
 
@@ -55,6 +57,7 @@ static inline void transpose(V *out, const V *in) {
 
 #include "kernels.h"
 #include "operations.h"
+#include "multipowers.h"
 #include "products.h"
 
 #ifdef __clang__
@@ -64,9 +67,10 @@ static inline void transpose(V *out, const V *in) {
 static int usable(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 const backend dapfl_avx2 = {
-    "avx2", LANES, usable, powers, quotients, build_table, table_powers, product, combine,
+    "avx2", LANES, usable, powers, residue_powers, quotients, lane_powers, lane_quotients, build_table, table_powers,
+    power_product, product, combine,
 };
 #else
 static int usable(void) { return 0; }
-const backend dapfl_avx2 = {"avx2", 0, usable, NULL, NULL, NULL, NULL, NULL, NULL};
+const backend dapfl_avx2 = {"avx2", 0, usable, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
 #endif

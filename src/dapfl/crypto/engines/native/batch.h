@@ -2,8 +2,8 @@
  *
  * Three backends compute the same things on 52-bit limbs: `ifma` with the multiplier of AVX-512 IFMA,
  * 8 lanes; `avx2` with the double-precision multiplier, 4 lanes; `portable` in plain C, to check the
- * shared code on any machine. Each is kernels.h, operations.h and products.h compiled once, behind the
- * function table below.
+ * shared code on any machine. Each is kernels.h, operations.h, multipowers.h and products.h compiled once,
+ * behind the function table below.
  *
  * Every size is checked in module.c before a backend runs; the backends only index what those
  * checks cover.
@@ -67,13 +67,23 @@ typedef struct {
     int (*usable)(void); /* on this CPU */
     int (*powers)(const ring *, size_t count, rows bases, const uint8_t *exponent, size_t exponent_bits,
                   messages, uint8_t *out);
+    /* base^exponent modulo the root itself: rows of root_bytes. */
+    int (*residue_powers)(const ring *, size_t count, rows bases, const uint8_t *exponent, size_t exponent_bits,
+                          uint8_t *out);
     /* *bad is the index of the first base that is no unit, or count. scale is scale*R mod root, [K]. */
     int (*quotients)(const ring *, size_t count, rows bases, const uint8_t *exponent, size_t exponent_bits,
                      const uint64_t *scale, uint8_t *out, size_t *bad);
+    /* The same with a ring, an exponent and a message or scale of its own for each row. The rings have the same limbs
+     * and widths. Idle lanes cost as much as busy ones: for one ring, use the functions above. */
+    int (*lane_powers)(const ring *rings, size_t count, rows bases, rows exponents, rows texts, uint8_t *out);
+    int (*lane_quotients)(const ring *rings, size_t count, rows bases, rows exponents, const uint64_t *scales,
+                          uint8_t *out, uint8_t *unit);
     /* inverse is R/base mod root, [K]. */
     int (*build_table)(const ring *, rows base, const uint64_t *inverse, table_shape, uint64_t *table);
     int (*table_powers)(const ring *, size_t count, const uint64_t *table, table_shape, const uint8_t *exponents,
                         messages, uint8_t *out);
+    /* One product of base^exponent over all rows, modulo root^2 or the root; the exponents must be public. */
+    int (*power_product)(const ring *, int modulo_root, size_t count, rows bases, rows exponents, uint8_t *out);
     int (*product)(const ring *, size_t count, size_t batch_count, const uint8_t *const *batches, uint8_t *out);
     int (*combine)(const ring *, size_t count, rows low, rows high, const uint64_t *p, const uint64_t *inverse,
                    uint8_t *out, size_t width);

@@ -43,6 +43,7 @@ static inline void transpose(V *out, const V *in) {
 
 #include "kernels.h"
 #include "operations.h"
+#include "multipowers.h"
 #include "products.h"
 
 #ifdef __clang__
@@ -55,9 +56,10 @@ static int usable(void) {
 }
 
 const backend dapfl_ifma = {
-    "ifma", LANES, usable, powers, quotients, build_table, table_powers, product, combine,
+    "ifma", LANES, usable, powers, residue_powers, quotients, lane_powers, lane_quotients, build_table, table_powers,
+    power_product, product, combine,
 };
 #else
 static int usable(void) { return 0; }
-const backend dapfl_ifma = {"ifma", 0, usable, NULL, NULL, NULL, NULL, NULL, NULL};
+const backend dapfl_ifma = {"ifma", 0, usable, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
 #endif

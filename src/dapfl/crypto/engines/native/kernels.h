@@ -22,11 +22,13 @@ INLINE V all(uint64_t x) { return ZERO + x; }
 
 /* ---- limbs ------------------------------------------------------------------------------------ */
 
+/* The constants of a ring as the lanes need them. Every lane may have a ring of its own, of the same size. */
 typedef struct {
     int K;
     F minus_inverse[4];   /* -1/root mod 2^(4*52) */
     F factors[MAX_LIMBS]; /* of the root */
     V root[MAX_LIMBS], cover[MAX_LIMBS];
+    V one[2 * MAX_LIMBS], lift[MAX_CHUNKS][2 * MAX_LIMBS];
 } field;
 
 static const uint64_t MASK = (UINT64_C(1) << BITS) - 1;
@@ -41,6 +43,24 @@ static void prepare(field *f, const ring *r) {
     spread(f->K, f->root, r->root);
     spread(f->K, f->cover, r->cover);
     for (int j = 0; j < f->K; j++) f->factors[j] = FACTOR(f->root[j]);
+    spread(2 * f->K, f->one, r->one);
+    for (int i = 0; i < MAX_CHUNKS; i++) spread(2 * f->K, f->lift[i], r->lift + i * 2 * f->K);
+}
+
+/* Lane l has the ring rings[l]; all have the same limbs and widths. */
+static void prepare_lanes(field *f, const ring *const *rings) {
+    const int K = f->K = rings[0]->limbs;
+    V inverse[4];
+    for (int lane = 0; lane < LANES; lane++) {
+        const ring *r = rings[lane];
+        for (int j = 0; j < 4; j++) inverse[j][lane] = r->minus_inverse[j];
+        for (int j = 0; j < K; j++) f->root[j][lane] = r->root[j], f->cover[j][lane] = r->cover[j];
+        for (int j = 0; j < 2 * K; j++) f->one[j][lane] = r->one[j];
+        for (int i = 0; i < MAX_CHUNKS; i++)
+            for (int j = 0; j < 2 * K; j++) f->lift[i][j][lane] = r->lift[i * 2 * K + j];
+    }
+    for (int j = 0; j < 4; j++) f->minus_inverse[j] = FACTOR(inverse[j]);
+    for (int j = 0; j < K; j++) f->factors[j] = FACTOR(f->root[j]);
 }
 
 static void clear(int count, V *x) {
@@ -216,6 +236,13 @@ static void residue_multiply(const field *f, V *out, const V *a, const V *b) {
     montgomery(f, out, t, q);
 }
 
+static void residue_square(const field *f, V *x) {
+    V t[2 * MAX_LIMBS], q[MAX_LIMBS];
+    F room[MAX_LIMBS];
+    square(f->K, t, FACTORS(room, x, f->K));
+    montgomery(f, x, t, q);
+}
+
 /* t = cover - q, ready to take the products of the upper half. */
 static void open_upper(const field *f, V *t, const V *q) {
     for (int j = 0; j < f->K; j++) t[j] = f->cover[j] - q[j];
@@ -268,3 +295,13 @@ static void pair_square(const field *f, V *x) {
     montgomery(f, x + K, t, q);
     memcpy(x, low, sizeof(V) * (size_t)K);
 }
+
+/* Arithmetic modulo root^2 on pairs, or modulo the root on the lower half of pairs. Montgomery's one begins f->one
+ * either way. */
+typedef struct {
+    int halves;
+    void (*multiply)(const field *, V *out, const V *a, const V *b);
+    void (*square)(const field *, V *x);
+} arithmetic;
+
+static const arithmetic PAIRS = {2, pair_multiply, pair_square}, RESIDUES = {1, residue_multiply, residue_square};

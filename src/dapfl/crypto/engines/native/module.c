@@ -36,15 +36,14 @@ static int refuse(const char *what) {
     return 0;
 }
 
-/* The words of a ring in the order of batch.h, after a header of RING_HEADER words. */
-static int read_ring(const Py_buffer *view, ring *r) {
-    const uint64_t *word = view->buf;
-    if ((size_t)view->len < RING_HEADER * 8 || (uintptr_t)view->buf % 8) return refuse("ring");
+/* The words of a ring in the order of batch.h, after a header of RING_HEADER words: `length` bytes in all. */
+static int read_ring_at(const uint64_t *word, size_t length, ring *r) {
+    if (length < RING_HEADER * 8 || (uintptr_t)word % 8) return refuse("ring");
     uint64_t K = word[0], root_bytes = word[1], modulus_bytes = word[2], cut = word[3];
     if (K < 4 || K % 4 || K > MAX_LIMBS) return refuse("ring");
     if (root_bytes < 1 || root_bytes > BITS * K / 8) return refuse("ring");
     if (modulus_bytes != 2 * root_bytes && modulus_bytes != 2 * root_bytes - 1) return refuse("ring");
-    if (cut > 2 * K || (size_t)view->len != 8 * (RING_HEADER + RING_WORDS(K))) return refuse("ring");
+    if (cut > 2 * K || length != 8 * (RING_HEADER + RING_WORDS(K))) return refuse("ring");
     *r = (ring){(int)K, (int)root_bytes, (int)modulus_bytes, (int)cut, word + RING_HEADER, 0, 0, 0, 0, 0, 0};
     r->root = r->minus_inverse + 4;
     r->cover = r->root + K;
@@ -52,6 +51,23 @@ static int read_ring(const Py_buffer *view, ring *r) {
     r->lift = r->one + 2 * K;
     r->square = r->lift + MAX_CHUNKS * 2 * K;
     r->mu = r->square + 2 * K;
+    return 1;
+}
+
+static int read_ring(const Py_buffer *view, ring *r) { return read_ring_at(view->buf, (size_t)view->len, r); }
+
+/* `count` rings, one after the other, with the same limbs and widths. Sets rings to memory for the caller to free. */
+static int read_rings(const Py_buffer *view, size_t count, ring **rings) {
+    *rings = NULL;
+    if (!count || count > (size_t)view->len / 8 || (size_t)view->len % (8 * count)) return refuse("rings");
+    size_t words = (size_t)view->len / (8 * count);
+    ring *r = calloc(count, sizeof *r);
+    if (!(*rings = r)) return PyErr_NoMemory(), 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!read_ring_at((const uint64_t *)view->buf + i * words, 8 * words, &r[i])) return 0;
+        if (r[i].limbs != r->limbs || r[i].root_bytes != r->root_bytes || r[i].modulus_bytes != r->modulus_bytes)
+            return refuse("rings");
+    }
     return 1;
 }
 
@@ -214,6 +230,46 @@ static PyObject *table_powers(PyObject *self, PyObject *args) {
     return finish(ran, status, v, 6);
 }
 
+/* residue_powers(backend, ring, bases, width, exponent, out) */
+static PyObject *residue_powers(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *name;
+    Py_buffer v[4] = {0};
+    Py_ssize_t width;
+    if (!PyArg_ParseTuple(args, "sy*y*ny*w*", &name, &v[0], &v[1], &width, &v[2], &v[3])) return NULL;
+    const backend *b = find_backend(name);
+    ring r;
+    size_t count = width > 0 ? (size_t)v[1].len / (size_t)width : 0, bits = 0;
+    int status = 0;
+    int ran = b && read_ring(&v[0], &r) && check_rows(&v[1], count, width, &r, MAX_CHUNKS, "bases") &&
+              (bits = exponent_bits(&v[2])) && check_rows(&v[3], count, r.root_bytes, &r, 2, "out");
+    if (ran)
+        WITHOUT_LOCK(status = b->residue_powers(&r, count, (rows){v[1].buf, (size_t)width}, v[2].buf, bits, v[3].buf));
+    return finish(ran, status, v, 4);
+}
+
+/* power_product(backend, ring, bases, width, exponents, exponent_width, out): modulo the root if out is as wide as it,
+ * else modulo root^2 */
+static PyObject *power_product(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *name;
+    Py_buffer v[4] = {0};
+    Py_ssize_t width, exponent_width;
+    if (!PyArg_ParseTuple(args, "sy*y*ny*nw*", &name, &v[0], &v[1], &width, &v[2], &exponent_width, &v[3])) return NULL;
+    const backend *b = find_backend(name);
+    ring r;
+    size_t count = width > 0 ? (size_t)v[1].len / (size_t)width : 0;
+    int status = 0;
+    int ran = b && read_ring(&v[0], &r) && check_rows(&v[1], count, width, &r, MAX_CHUNKS, "bases") &&
+              (exponent_width >= 1 && exponent_width <= MAX_EXPONENT ? 1 : refuse("exponents")) &&
+              ((size_t)v[2].len == count * (size_t)exponent_width || refuse("exponents")) &&
+              check_rows(&v[3], 1, v[3].len == r.root_bytes ? r.root_bytes : r.modulus_bytes, &r, 2, "out");
+    if (ran)
+        WITHOUT_LOCK(status = b->power_product(&r, v[3].len == r.root_bytes, count, (rows){v[1].buf, (size_t)width},
+                                               (rows){v[2].buf, (size_t)exponent_width}, v[3].buf));
+    return finish(ran, status, v, 4);
+}
+
 /* product(backend, ring, batches, out): batches is a tuple of buffers as long as out */
 static PyObject *product(PyObject *self, PyObject *args) {
     (void)self;
@@ -269,12 +325,73 @@ static PyObject *combine(PyObject *self, PyObject *args) {
     return finish(ran, status, v, 6);
 }
 
+/* Rows of exponents for as many rings; they may have up to MAX_EXPONENT bytes. */
+static int check_exponents(const Py_buffer *view, size_t count, Py_ssize_t width) {
+    if (width < 1 || width > MAX_EXPONENT) return refuse("exponents");
+    return (size_t)view->len == count * (size_t)width ? 1 : refuse("exponents");
+}
+
+/* lane_powers(backend, count, rings, bases, width, exponents, exponent_width, messages, message_width, out) */
+static PyObject *lane_powers(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *name;
+    Py_buffer v[5] = {0};
+    Py_ssize_t count, width, exponent_width, message_width;
+    if (!PyArg_ParseTuple(args, "sny*y*ny*ny*nw*", &name, &count, &v[0], &v[1], &width, &v[2], &exponent_width, &v[3],
+                          &message_width, &v[4]))
+        return NULL;
+    const backend *b = find_backend(name);
+    ring *r = NULL;
+    size_t rows_ = count > 0 ? (size_t)count : 0;
+    int status = 0;
+    int ran = b && read_rings(&v[0], rows_, &r) && check_rows(&v[1], rows_, width, r, MAX_CHUNKS, "bases") &&
+              check_exponents(&v[2], rows_, exponent_width) &&
+              check_rows(&v[3], rows_, message_width, r, MESSAGE_CHUNKS, "messages") &&
+              check_rows(&v[4], rows_, r->modulus_bytes, r, 2, "out");
+    if (ran)
+        WITHOUT_LOCK(status = b->lane_powers(r, rows_, (rows){v[1].buf, (size_t)width},
+                                             (rows){v[2].buf, (size_t)exponent_width},
+                                             (rows){v[3].buf, (size_t)message_width}, v[4].buf));
+    free(r);
+    return finish(ran, status, v, 5);
+}
+
+/* lane_quotients(backend, count, rings, bases, width, exponents, exponent_width, scales, out, unit) */
+static PyObject *lane_quotients(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *name;
+    Py_buffer v[6] = {0};
+    Py_ssize_t count, width, exponent_width;
+    if (!PyArg_ParseTuple(args, "sny*y*ny*ny*w*w*", &name, &count, &v[0], &v[1], &width, &v[2], &exponent_width, &v[3],
+                          &v[4], &v[5]))
+        return NULL;
+    const backend *b = find_backend(name);
+    ring *r = NULL;
+    size_t rows_ = count > 0 ? (size_t)count : 0;
+    int status = 0;
+    int ran = b && read_rings(&v[0], rows_, &r) && check_rows(&v[1], rows_, width, r, MAX_CHUNKS, "bases") &&
+              check_exponents(&v[2], rows_, exponent_width) &&
+              check_words(&v[3], rows_ * (size_t)r->limbs, "scales") &&
+              check_rows(&v[4], rows_, r->root_bytes, r, 2, "out") &&
+              ((size_t)v[5].len == rows_ || refuse("unit"));
+    if (ran)
+        WITHOUT_LOCK(status = b->lane_quotients(r, rows_, (rows){v[1].buf, (size_t)width},
+                                                (rows){v[2].buf, (size_t)exponent_width}, v[3].buf, v[4].buf,
+                                                v[5].buf));
+    free(r);
+    return finish(ran, status, v, 6);
+}
+
 static PyMethodDef METHODS[] = {
     {"backends", backends, METH_NOARGS, "(name, lanes) of each backend that this CPU can run"},
     {"powers", powers, METH_VARARGS, "powers of many bases with one exponent"},
+    {"residue_powers", residue_powers, METH_VARARGS, "powers of many bases with one exponent, modulo the root"},
     {"quotients", quotients, METH_VARARGS, "L(base^exponent)*scale of many bases"},
+    {"lane_powers", lane_powers, METH_VARARGS, "powers with a ring, an exponent and a message for each row"},
+    {"lane_quotients", lane_quotients, METH_VARARGS, "quotients with a ring, an exponent and a scale for each row"},
     {"build_table", build_table, METH_VARARGS, "a table of powers of one base"},
     {"table_powers", table_powers, METH_VARARGS, "powers of one base with many exponents"},
+    {"power_product", power_product, METH_VARARGS, "one product of powers of many bases with public exponents"},
     {"product", product, METH_VARARGS, "products of batches, row by row"},
     {"combine", combine, METH_VARARGS, "Chinese remainders"},
     {NULL, NULL, 0, NULL},

@@ -63,17 +63,16 @@ static int chunks_of(const field *f, size_t width) {
 
 /* The Montgomery pairs of a row of any admitted width: with row = sum of x_i*R^i, the sum of
  * (x_i * R^(i+2))/R. The result is below 2*MAX_CHUNKS*root, which pair_multiply takes. */
-static void load_pairs(const field *f, const ring *r, rows in, size_t first, size_t count, V *out) {
+static void load_pairs(const field *f, rows in, size_t first, size_t count, V *out) {
     const int K = f->K;
-    V chunks[MAX_CHUNKS * MAX_LIMBS], x[2 * MAX_LIMBS], factor[2 * MAX_LIMBS];
+    V chunks[MAX_CHUNKS * MAX_LIMBS], x[2 * MAX_LIMBS];
     int parts = chunks_of(f, in.width);
     load(in, first, count, parts * K, chunks);
     clear(2 * K, out);
     for (int i = 0; i < parts; i++) {
         memcpy(x, chunks + i * K, sizeof(V) * (size_t)K);
         clear(K, x + K);
-        spread(2 * K, factor, r->lift + i * 2 * K);
-        pair_multiply(f, x, x, factor);
+        pair_multiply(f, x, x, f->lift[i]);
         for (int j = 0; j < 2 * K; j++) out[j] += x[j];
     }
     carry(K, out, out);
@@ -134,44 +133,80 @@ static void discard(V *memory, size_t vectors) {
 
 /* ---- powers with one exponent ------------------------------------------------------------------ */
 
-/* out = table[digit], reading every entry so that the digit leaves no trace in the cache. */
-static void choose(int count, V *out, const V *table, unsigned digit) {
+/* out = table[digit] in every lane, reading every entry so that no digit leaves a trace in the cache. */
+static void choose(int count, V *out, const V *table, V digits) {
     clear(count, out);
-    for (unsigned entry = 0; entry < 16; entry++, table += count) {
-        V chosen = all(UINT64_C(0) - (uint64_t)(entry == digit));
+    for (uint64_t entry = 0; entry < 16; entry++, table += count) {
+        V chosen = (V)(digits == all(entry));
         for (int j = 0; j < count; j++) out[j] |= table[j] & chosen;
     }
 }
 
-/* x = x^exponent, four bits at a time; table has room for 16 pairs. What is computed and which
- * memory is touched depends on the length of the exponent, not on its value. */
-static void power(const field *f, const ring *r, V *x, const uint8_t *exponent, size_t bits, V *table) {
-    const int count = 2 * f->K;
+/* table[entry] = x^entry, 16 numbers. */
+static void fill_table(const arithmetic *a, const field *f, const V *x, V *table) {
+    const int count = a->halves * f->K;
+    memcpy(table, f->one, sizeof(V) * (size_t)count);
+    for (int entry = 1; entry < 16; entry++) a->multiply(f, table + entry * count, table + (entry - 1) * count, x);
+}
+
+/* x = x^exponent, four bits at a time, with an exponent for each lane; table has room for 16 numbers. What is
+ * computed and which memory is touched depends on the length of the exponents, not on their values. */
+static void power(const arithmetic *a, const field *f, V *x, const uint8_t *const *exponents, size_t bits, V *table) {
+    const int count = a->halves * f->K;
     V factor[2 * MAX_LIMBS];
-    spread(count, table, r->one);
-    for (int entry = 1; entry < 16; entry++) pair_multiply(f, table + entry * count, table + (entry - 1) * count, x);
+    fill_table(a, f, x, table);
     for (size_t i = (bits + 3) / 4; i-- > 0;) {
-        unsigned digit = exponent[i / 2] >> (i % 2 * 4) & 15;
-        choose(count, factor, table, digit);
+        V digits;
+        for (int lane = 0; lane < LANES; lane++) digits[lane] = exponents[lane][i / 2] >> (i % 2 * 4) & 15;
+        choose(count, factor, table, digits);
         if (i == (bits + 3) / 4 - 1) {
             memcpy(x, factor, sizeof(V) * (size_t)count);
             continue;
         }
-        for (int k = 0; k < 4; k++) pair_square(f, x);
-        pair_multiply(f, x, x, factor);
+        for (int k = 0; k < 4; k++) a->square(f, x);
+        a->multiply(f, x, x, factor);
     }
+}
+
+/* Write the number that a Montgomery residue stands for. */
+static void store_residues(const field *f, const ring *r, V *x, size_t first, size_t count, uint8_t *out) {
+    V one[MAX_LIMBS];
+    clear(f->K, one);
+    one[0] = all(1);
+    residue_multiply(f, x, x, one);
+    reduce_once(f->K, x, f->root);
+    store(x, f->K, first, count, out, (size_t)r->root_bytes);
+}
+
+static int residue_powers(const ring *r, size_t count, rows bases, const uint8_t *exponent, size_t bits, uint8_t *out) {
+    field f;
+    prepare(&f, r);
+    const uint8_t *same[LANES];
+    for (int lane = 0; lane < LANES; lane++) same[lane] = exponent;
+    size_t room = 16 * (size_t)f.K;
+    V x[2 * MAX_LIMBS], *table = allocate(room);
+    if (!table) return -1;
+    for (size_t first = 0; first < count; first += LANES) {
+        load_pairs(&f, bases, first, count, x);
+        power(&RESIDUES, &f, x, same, bits, table);
+        store_residues(&f, r, x, first, count, out);
+    }
+    discard(table, room);
+    return 0;
 }
 
 static int powers(const ring *r, size_t count, rows bases, const uint8_t *exponent, size_t bits, messages m,
                   uint8_t *out) {
     field f;
     prepare(&f, r);
+    const uint8_t *same[LANES];
+    for (int lane = 0; lane < LANES; lane++) same[lane] = exponent;
     size_t room = 16 * 2 * (size_t)f.K;
     V x[2 * MAX_LIMBS], message[MAX_LIMBS], *table = allocate(room);
     if (!table) return -1;
     for (size_t first = 0; first < count; first += LANES) {
-        load_pairs(&f, r, bases, first, count, x);
-        power(&f, r, x, exponent, bits, table);
+        load_pairs(&f, bases, first, count, x);
+        power(&PAIRS, &f, x, same, bits, table);
         load_messages(&f, m, first, count, message);
         leave(&f, x, message);
         store_pairs(&f, r, x, first, count, out);
@@ -184,6 +219,8 @@ static int quotients(const ring *r, size_t count, rows bases, const uint8_t *exp
                      const uint64_t *scale, uint8_t *out, size_t *bad) {
     field f;
     prepare(&f, r);
+    const uint8_t *same[LANES];
+    for (int lane = 0; lane < LANES; lane++) same[lane] = exponent;
     size_t room = 16 * 2 * (size_t)f.K;
     V x[2 * MAX_LIMBS], factor[MAX_LIMBS], zero[MAX_LIMBS], *table = allocate(room);
     if (!table) return -1;
@@ -191,8 +228,8 @@ static int quotients(const ring *r, size_t count, rows bases, const uint8_t *exp
     clear(f.K, zero);
     *bad = count;
     for (size_t first = 0; first < count && *bad == count; first += LANES) {
-        load_pairs(&f, r, bases, first, count, x);
-        power(&f, r, x, exponent, bits, table);
+        load_pairs(&f, bases, first, count, x);
+        power(&PAIRS, &f, x, same, bits, table);
         leave(&f, x, zero);
         /* x0 must be 1, and then L(x) = x1. */
         V wrong = x[0] ^ all(1);
@@ -202,6 +239,73 @@ static int quotients(const ring *r, size_t count, rows bases, const uint8_t *exp
         residue_multiply(&f, x, x + f.K, factor);
         reduce_once(f.K, x, f.root);
         store(x, f.K, first, count, out, (size_t)r->root_bytes);
+    }
+    discard(table, room);
+    return 0;
+}
+
+/* ---- a ring for every row ----------------------------------------------------------------------- */
+
+/* What the lanes of the rows first .. first+LANES have: idle lanes repeat the last row. */
+static void assign_lanes(field *f, const ring *rings, rows exponents, size_t first, size_t count,
+                         const uint8_t **lane_exponents) {
+    const ring *lane_rings[LANES];
+    for (size_t lane = 0; lane < LANES; lane++) {
+        size_t row = smaller(first + lane, count - 1);
+        lane_rings[lane] = rings + row;
+        lane_exponents[lane] = exponents.data + row * exponents.width;
+    }
+    prepare_lanes(f, lane_rings);
+}
+
+/* base^exponent * (1 + message*root), everything row by row. */
+static int lane_powers(const ring *rings, size_t count, rows bases, rows exponents, rows texts, uint8_t *out) {
+    field f;
+    size_t room = 16 * 2 * (size_t)rings->limbs;
+    V x[2 * MAX_LIMBS], chunks[MAX_CHUNKS * MAX_LIMBS], part[MAX_LIMBS], message[MAX_LIMBS], *table = allocate(room);
+    if (!table) return -1;
+    for (size_t first = 0; first < count; first += LANES) {
+        const uint8_t *lane_exponents[LANES];
+        assign_lanes(&f, rings, exponents, first, count, lane_exponents);
+        load_pairs(&f, bases, first, count, x);
+        power(&PAIRS, &f, x, lane_exponents, 8 * exponents.width, table);
+        int parts = chunks_of(&f, texts.width);
+        load(texts, first, count, parts * f.K, chunks);
+        clear(f.K, message);
+        for (int i = 0; i < parts; i++) { /* R and R^2 modulo the root are the lower halves of these pairs */
+            residue_multiply(&f, part, chunks + i * f.K, i ? f.lift[i - 1] : f.one);
+            for (int j = 0; j < f.K; j++) message[j] += part[j];
+        }
+        carry(f.K, message, message);
+        leave(&f, x, message);
+        store_pairs(&f, rings, x, first, count, out);
+    }
+    discard(table, room);
+    return 0;
+}
+
+/* L(base^exponent)*scale, everything row by row. unit[row] is 0 for a base that is no unit. */
+static int lane_quotients(const ring *rings, size_t count, rows bases, rows exponents, const uint64_t *scales,
+                          uint8_t *out, uint8_t *unit) {
+    field f;
+    const size_t K = (size_t)rings->limbs, room = 16 * 2 * K;
+    V x[2 * MAX_LIMBS], factor[MAX_LIMBS], zero[MAX_LIMBS], *table = allocate(room);
+    if (!table) return -1;
+    clear((int)K, zero);
+    for (size_t first = 0; first < count; first += LANES) {
+        const uint8_t *lane_exponents[LANES];
+        assign_lanes(&f, rings, exponents, first, count, lane_exponents);
+        for (size_t lane = 0; lane < LANES; lane++)
+            for (size_t j = 0; j < K; j++) factor[j][lane] = scales[smaller(first + lane, count - 1) * K + j];
+        load_pairs(&f, bases, first, count, x);
+        power(&PAIRS, &f, x, lane_exponents, 8 * exponents.width, table);
+        leave(&f, x, zero);
+        V wrong = x[0] ^ all(1);
+        for (size_t j = 1; j < K; j++) wrong |= x[j];
+        for (size_t lane = smaller(LANES, count - first); lane-- > 0;) unit[first + lane] = !wrong[lane];
+        residue_multiply(&f, x, x + K, factor);
+        reduce_once(f.K, x, f.root);
+        store(x, f.K, first, count, out, (size_t)rings->root_bytes);
     }
     discard(table, room);
     return 0;
@@ -217,7 +321,7 @@ static int build_table(const ring *r, rows base, const uint64_t *inverse, table_
     V *back = step + count, over[MAX_LIMBS], log[MAX_LIMBS];
     uint64_t *steps = malloc(shape.rows * 3 * K * sizeof(uint64_t));
     if (!steps) return -1;
-    load_pairs(&f, r, base, 0, 1, x);
+    load_pairs(&f, base, 0, 1, x);
     spread(f.K, back, inverse);
     for (size_t row = 0; row < shape.rows; row++) {
         if (row)

@@ -34,10 +34,12 @@ static void transpose(V *out, const V *in) {
 
 #include "kernels.h"
 #include "operations.h"
+#include "multipowers.h"
 #include "products.h"
 
 static int usable(void) { return 1; }
 
 const backend dapfl_portable = {
-    "portable", LANES, usable, powers, quotients, build_table, table_powers, product, combine,
+    "portable", LANES, usable, powers, residue_powers, quotients, lane_powers, lane_quotients, build_table, table_powers,
+    power_product, product, combine,
 };

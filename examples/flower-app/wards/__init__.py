@@ -1,1 +1,0 @@
-"""Hospital wards that predict together whether a patient comes back, without showing their records."""

@@ -1,0 +1,1 @@
+"""Handwritten digits, recognised by a small network in PyTorch."""

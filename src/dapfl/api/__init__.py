@@ -1,0 +1,1 @@
+"""What stands behind `import dapfl`: `federations` runs them, `results` is what comes back."""

@@ -1,0 +1,103 @@
+"""The codec `compact`: 16-bit slots on differences to the model that every client knows."""
+
+import numpy as np
+
+from dapfl.arrays import Rows, Vector
+from dapfl.crypto.packing.codec import Bounds, Encoded, ReferenceModels, Segment, VectorCodec
+from dapfl.errors import EncodingError
+
+# Every client can express at least this many steps in each direction, however many clients there are.
+LEAST_LEVELS = 127
+LEAST_RANGE = 2.0**-16
+
+
+class CompactCodec(VectorCodec):
+    """16-bit slots on differences to W(t).
+
+    Client i has c = |D_i|·(ŵ_i − W(t)) + residual to send, and sends u = round(c/step), at most L in size;
+    c − u·step is its next residual. With R the range of the tensor, step = max_samples·R/L: a client can
+    express any difference up to R, and a larger one if it has fewer samples. It sends u + L in each slot.
+
+    No sum crosses its slot. 0 ≤ u + L ≤ 2L for every client and L = ⌊(256^slot_bytes − 1)/(2·max_clients)⌋,
+    so the sum of m ≤ max_clients of them is at most 2L·m ≤ 256^slot_bytes − 1; m is known when the sum is
+    decoded, so m·L is subtracted exactly. Slots have 2 bytes while that leaves every client L ≥ 127 (up to
+    258 clients), then 3, then 4.
+
+    Nothing is lost: what was sent and the residuals always add up to what clients had to send. An entry
+    with |c| beyond L·step is `deferred`: all of its excess arrives in later rounds.
+
+    R must be known to all and follow the model. After a step it is four times the largest step of the
+    tensor, max|W(t) − W(t-1)|, since single clients move further than their mean; but at least a quarter of
+    max|W(t)|, so that it never collapses as training settles (nor, for a tensor of zeros, under 2^-16).
+    At the first round, and for a tensor that did not move, there is no step to go by: max|W(t)|, at least
+    1/4. For a tensor that may not be negative R is never under max|W(t)|: a fall to zero is within it.
+    """
+
+    name = "compact"
+
+    def __init__(self, bounds: Bounds, plaintext_bytes: int) -> None:
+        for slot_bytes in (2, 3, 4):
+            self.levels = (256**slot_bytes - 1) // (2 * bounds.max_clients)
+            if self.levels >= LEAST_LEVELS:
+                break
+        else:
+            raise EncodingError(f"The compact codec cannot add {bounds.max_clients} clients: use 'exact'.")
+        super().__init__(bounds, plaintext_bytes, slot_bytes)
+
+    def encode(
+        self, local: Vector, sample_count: int, reference: ReferenceModels, residual: Vector | None = None
+    ) -> Encoded:
+        """u + L in each slot, and the part of c that u leaves over."""
+        self._check_input(local, sample_count, reference, residual)
+        slots = np.empty(reference.size, dtype=np.uint64)
+        left = np.empty(reference.size, dtype=np.float32)
+        deferred = 0
+        for segment in reference.segments:
+            part = slice(segment.start, segment.stop)
+            wanted = local[part].astype(np.float64)
+            wanted -= reference.current[part]
+            wanted *= sample_count
+            if residual is not None:
+                wanted += residual[part]
+            step = self.step(reference, segment)
+            u = np.rint(wanted / step)
+            deferred += int(np.count_nonzero(np.abs(u) > self.levels))
+            np.clip(u, -self.levels, self.levels, out=u)
+            slots[part] = (u + self.levels).astype(np.uint64)
+            left[part] = wanted - u * step
+        return Encoded(self.rows.pack(slots), left, deferred)
+
+    def decode(self, sums: Rows, contributors: int, sample_count: int, reference: ReferenceModels) -> Vector:
+        """W(t) + Σu_i·step/Σ|D_i|, Eq. 44 on differences."""
+        slots = self._read(sums, contributors, sample_count, reference, 2 * self.levels * contributors)
+        totals = slots.astype(np.int64) - contributors * self.levels
+        model = np.empty(reference.size, dtype=np.float32)
+        for segment in reference.segments:
+            part = slice(segment.start, segment.stop)
+            mean = totals[part] * (self.step(reference, segment) / sample_count)
+            mean += reference.current[part]
+            if segment.nonnegative:
+                np.maximum(mean, 0.0, out=mean)
+            model[part] = mean
+        return model
+
+    def step(self, reference: ReferenceModels, segment: Segment) -> float:
+        """What one unit of a slot is worth for a tensor, in weight times samples."""
+        return self.bounds.max_samples * tensor_range(reference, segment) / self.levels
+
+
+def tensor_range(reference: ReferenceModels, segment: Segment) -> float:
+    """R of a tensor, from W(t) and W(t-1) alone (see CompactCodec)."""
+    part = slice(segment.start, segment.stop)
+    current = reference.current[part]
+    if not len(current):
+        return 1.0
+    size = float(np.abs(current).max())
+    moved = 0.0
+    if reference.previous is not None:
+        moved = float(np.abs(current - reference.previous[part]).max())
+    if not np.isfinite(size + moved):
+        raise EncodingError(f"Tensor '{segment.name}' of the global model holds numbers that are not finite.")
+    if moved == 0.0:
+        return max(size, 0.25)
+    return max(4 * moved, size if segment.nonnegative else size / 4, LEAST_RANGE)

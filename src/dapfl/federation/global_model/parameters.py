@@ -1,0 +1,70 @@
+"""The public parameters of a federation."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dapfl.arrays import Vector
+from dapfl.crypto.packing import CompactCodec, ReferenceModels, Segment, VectorCodec
+from dapfl.federation.global_model.models import GlobalModel, from_bytes
+from dapfl.federation.global_model.server_step import ServerStep, TakeAverage
+from dapfl.federation.messages import NO_MODEL
+
+
+@dataclass(frozen=True)
+class PublicParameters:
+    """What every participant knows before the federation starts."""
+
+    codec: VectorCodec
+    segments: tuple[Segment, ...]
+    min_cohort: int
+    step: ServerStep = field(default_factory=TakeAverage)
+    committee: bool = False  # whether a committee decrypts, and so gets to see uploads
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+        return self.segments[-1].stop
+
+    @property
+    def contribution_rows(self) -> int:
+        """The number of plaintexts, and ciphertexts, of a contribution."""
+        return self.codec.plaintext_count(self.size)
+
+    @property
+    def relative(self) -> bool:
+        """Whether an aggregate makes a model only together with the model before it."""
+        return self.step.relative or isinstance(self.codec, CompactCodec)
+
+    def initial_model(self, name: bytes, weights: Vector) -> GlobalModel:
+        """W(0)."""
+        return GlobalModel(name, weights, memory=self.step.initial_memory(self.size))
+
+    def unknown_model(self) -> GlobalModel:
+        """Stands for W(t) where nothing is relative to it: only its size is looked at."""
+        return self.initial_model(NO_MODEL, np.zeros(self.size, np.float32))
+
+    def references(self, model: GlobalModel) -> ReferenceModels:
+        """What the codec is told about the model that contributions start from."""
+        return ReferenceModels(model.weights, model.previous, self.segments)
+
+    @property
+    def contents_bytes(self) -> int:
+        """The length of `GlobalModel.contents`."""
+        return 4 * (self.size + len(self.step.initial_memory(self.size)))
+
+    def read_contents(self, data: bytes) -> tuple[Vector, Vector]:
+        """Weights and memory out of `GlobalModel.contents`; ProtocolError if they cannot be."""
+        values = from_bytes(data, self.contents_bytes // 4)
+        return values[: self.size], values[self.size :]
+
+    def upload_limit(self, row_bytes: int) -> int:
+        """More bytes than any honest upload or answer has, whatever the envelope."""
+        numbers = (self.codec.plaintext_count(self.size) + 64) * row_bytes + self.contents_bytes
+        return 2 * numbers + numbers // 8 + 2**17  # Paillier's envelope makes 512 bytes of 255
+
+    def delivery_limit(self, row_bytes: int) -> int:
+        """More bytes than any honest delivery has: a snapshot, and a few aggregates after it; or, with a
+        committee, the uploads of all clients."""
+        uploads = self.codec.bounds.max_clients if self.committee else 0
+        return max(4, uploads) * self.upload_limit(row_bytes)

@@ -1,0 +1,71 @@
+"""What a participant does with its keys, or without, as its configuration says."""
+
+from functools import partial
+
+from dapfl.config import CryptoConfig
+from dapfl.crypto.envelope import envelope_named
+from dapfl.crypto.packing import VectorCodec
+from dapfl.errors import ConfigError, KeyFileError
+from dapfl.federation import kdc
+from dapfl.federation.global_model.committee_decryption import CommitteeDecryption
+from dapfl.federation.global_model.recovery import RecoveryBuilder
+from dapfl.federation.global_model.shared_decryption import SharedDecryption
+from dapfl.federation.kdc import ClientBundle, ServerBundle
+from dapfl.federation.protection.base import ClientSuite, ServerSuite
+from dapfl.federation.protection.committee import CommitteeClientSuite, CommitteeServerSuite
+from dapfl.federation.protection.open import OpenClientSuite, OpenServerSuite
+from dapfl.federation.protection.paillier import PaillierClientSuite, PaillierServerSuite
+
+
+def has_committee(crypto: CryptoConfig) -> bool:
+    """Whether a committee decrypts."""
+    return crypto.encryption != "none" and crypto.decryption == "committee"
+
+
+def client_suite(crypto: CryptoConfig, bundle: ClientBundle | None, codec: VectorCodec) -> ClientSuite:
+    """What a client does with its keys, or without."""
+    if bundle is None:
+        return OpenClientSuite(codec)
+    suite = CommitteeClientSuite if has_committee(crypto) else PaillierClientSuite
+    return suite(bundle, envelope_named(crypto.envelope), codec)
+
+
+def server_suite(crypto: CryptoConfig, bundle: ServerBundle | None, codec: VectorCodec) -> ServerSuite:
+    """What CS does with its keys, or without."""
+    if bundle is None:
+        return OpenServerSuite(codec)
+    suite = CommitteeServerSuite if has_committee(crypto) else PaillierServerSuite
+    return suite(bundle, envelope_named(crypto.envelope), codec)
+
+
+def recovery_of(crypto: CryptoConfig, bundle: ServerBundle | None) -> RecoveryBuilder:
+    """Who decrypts aggregates."""
+    if not has_committee(crypto) or bundle is None:
+        return SharedDecryption
+    if bundle.committee is None:
+        raise KeyFileError('These keys are for decryption by every client: set decryption = "shared".')
+    return partial(CommitteeDecryption, keys=bundle.committee)
+
+
+def smallest_cohort(crypto: CryptoConfig, clients: int, least: int, called: int | None = None) -> int:
+    """The fewest clients whose sum is decrypted: two of them must be honest, whoever colludes with CS.
+
+    `called` is how many clients a round calls, if not all of them.
+    """
+    if not has_committee(crypto):
+        return least
+    members, threshold = kdc.committee_of(clients, crypto)
+    colluders = kdc.colluders(clients, crypto)
+    if colluders < 0:
+        raise ConfigError(
+            f"A committee of {members} of whom {threshold} decrypt can be asked twice in a round by a server "
+            f"with two faces: committee_threshold must be more than half of {members}."
+        )
+    needed, called = max(least, colluders + 2), called or clients
+    if needed > called:
+        raise ConfigError(
+            f"A committee of {members}, any {threshold}, protects cohorts of {needed} or more, and a round "
+            f"calls {called} clients: add clients, lower crypto.committee_threshold, or choose "
+            "--decryption shared."
+        )
+    return needed

@@ -1,0 +1,72 @@
+"""The replies of one exchange: CS works on those that have come while others are on their way."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from dapfl.federation.server.central_server import CentralServer
+from dapfl.federation.server.incoming import Opened
+from dapfl.federation.transport import ClientId
+
+
+class Reception:
+    """Opens and verifies replies as they arrive, a few in one go, and takes them in the order of the clients.
+
+    The order of arrival decides when the work is done, never what comes of it. One thread does all of it, and
+    whoever opened the reception leaves CS alone until it is finished.
+    """
+
+    def __init__(self, server: CentralServer, clients: Iterable[ClientId]) -> None:
+        self.received_bytes = 0
+        self._server = server
+        self._asked = frozenset(clients)
+        self._order = deque(sorted(self._asked))
+        self._seen: set[ClientId] = set()
+        self._waiting: list[tuple[ClientId, bytes]] = []
+        self._opened: dict[ClientId, Opened] = {}
+        self._thread = ThreadPoolExecutor(1, "dapfl-server")
+        self._work: list[Future[None]] = []
+
+    def arrived(self, client: ClientId, data: bytes) -> None:
+        """A reply has come. Only the first one of each client that was asked counts."""
+        if client in self._seen or client not in self._asked:
+            return
+        self._seen.add(client)
+        self.received_bytes += len(data)
+        self._waiting.append((client, data))
+        if len(self._waiting) >= self._server.batch:
+            self._submit()
+
+    def finish(self, replies: Mapping[ClientId, bytes]) -> None:
+        """Takes the replies that are left, those that the transport has kept until now among them."""
+        for client, data in replies.items():
+            self.arrived(client, data)
+        self._submit()
+        for work in self._work:
+            work.result()
+        for client in sorted(self._opened):  # there is no reply of those before them in the order
+            self._server.take(client, self._opened.pop(client))
+
+    def _submit(self) -> None:
+        """Has the thread open what waits, and take what is next in the order."""
+        batch, self._waiting = self._waiting, []
+        if batch:
+            self._work.append(self._thread.submit(self._open, batch))
+
+    def _open(self, batch: list[tuple[ClientId, bytes]]) -> None:
+        clients = [client for client, _ in batch]
+        self._opened.update(zip(clients, self._server.open_each(batch), strict=True))
+        batch.clear()  # large
+        while self._order and self._order[0] in self._opened:
+            client = self._order.popleft()
+            self._server.take(client, self._opened.pop(client))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown(cancel_futures=True)

@@ -1,0 +1,161 @@
+"""One life of a synthetic federation, round by round, as the agents of its clients see it."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from dapfl.arrays import Floats
+from dapfl.config import AgentConfig
+from dapfl.pretraining.perceptron import Weights
+from dapfl.pretraining.synthetic import SyntheticFederation
+from dapfl.randomness import stream
+from dapfl.tuning.action_space import ActionCodec
+from dapfl.tuning.agent import RETRY
+from dapfl.tuning.finder import STEP, RateUnit, overshot
+from dapfl.tuning.mdp import History, limits, rich_state
+from dapfl.tuning.policy import Choice, Outcome, Situation, decide
+
+BACKOFF = AgentConfig().backoff
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A simple schedule: constant α, and η that falls along half a cosine to a part of itself, in units."""
+
+    eta: float
+    alpha: float
+    last: float
+    rounds: int
+
+    def action(self, t: int, codec: ActionCodec) -> Floats:
+        """The action of round t."""
+        part = self.last + (1 - self.last) * (1 + math.cos(math.pi * min(1.0, t / self.rounds))) / 2
+        pair = (codec.axes["eta"].encode(self.eta * part), codec.alpha.encode(self.alpha))
+        return np.array(pair, np.float32)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One round of all clients: their choices, and what the agent learns from."""
+
+    choices: list[Choice]
+    states: Floats
+    executed: Floats
+    limits: Floats
+    next_states: Floats
+
+
+class Episode:
+    """One synthetic federation from W(0) on, stepped round by round."""
+
+    def __init__(
+        self, federation: SyntheticFederation, codec: ActionCodec, price: float, number: int, rounds: int
+    ) -> None:
+        federation.reset()
+        self.federation, self.codec, self.price, self.rounds = federation, codec, price, rounds
+        self.round = 0
+        self.trials = 0  # epochs that the finders took, of all clients
+        self._rng = stream(federation.seed, "episode", number)
+        self._processes = federation.resources(number)
+        self._units = [RateUnit() for _ in self._processes]
+        self._histories = [History() for _ in self._processes]
+        self._start_round()
+
+    def _start_round(self) -> None:
+        self.situations = self._look()
+        self._find_units()
+        seen = zip(self.situations, self._histories, strict=True)
+        self.states = np.stack([rich_state(now, history, self.price, self.codec) for now, history in seen])
+
+    def _look(self) -> list[Situation]:
+        """What every client sees: W(t) on its own data, and its resources."""
+        scores = self.federation.evaluate()
+        resources = [process.at(self.round) for process in self._processes]
+        return [
+            Situation(
+                round=self.round,
+                rounds=self.rounds,
+                loss=float(scores.loss[i]),
+                accuracy=float(scores.accuracy[i]),
+                f1=float(scores.f1[i]),
+                budget=now.budget,
+                epoch_cost=now.epoch_cost,
+                transfer_cost=now.transfer_cost,
+                samples=int(self.federation.samples[i]),
+                reference_loss=math.log(self.federation.kind.classes),
+                guess_loss=float(self.federation.guess_loss[i]),
+            )
+            for i, now in enumerate(resources)
+        ]
+
+    def _find_units(self) -> None:
+        """Clients that do not know their unit look for it: trials of all of them at once."""
+        # For each rung, the clients' losses after an epoch: computed for all of them when the first asks.
+        known: dict[int, Floats] = {}
+        starts = np.array([unit.search.start for unit in self._units], np.float32)
+
+        def trial(client: int, eta: float) -> float:
+            rung = round(math.log(eta / float(starts[client])) / math.log(STEP))
+            if rung not in known:
+                rates = starts * np.float32(STEP**rung)
+                once = np.ones(len(rates), np.int64)
+                known[rung] = self.federation.evaluate_local(self.federation.train(rates, once, self._rng))
+            return float(known[rung][client])
+
+        for client, (unit, now) in enumerate(zip(self._units, self.situations, strict=True)):
+            taken = unit.prepare(now, partial(trial, client))
+            self.situations[client] = now.after(taken)
+            self.trials += taken
+
+    def step(self, actions: Floats) -> Step:
+        """One round with these actions, capped by what each client affords."""
+        codec, before, states = self.codec, self.situations, self.states
+        scale = [unit.unit for unit in self._units]
+        plans = [codec.decode(action) for action in actions]
+        choices = [
+            decide(replace(plan, eta=plan.eta * unit), now, capped=True)
+            for plan, unit, now in zip(plans, scale, before, strict=True)
+        ]
+        able = np.array([situation.affordable >= 1 for situation in before])
+        local, losses = self._train(choices, able)
+        outcomes = [Outcome(bool(a), float(loss)) for a, loss in zip(able, losses, strict=True)]
+        again = np.array(
+            [
+                a and overshot(now, outcome) and now.after(choice.alpha).affordable >= 1
+                for a, now, outcome, choice in zip(able, before, outcomes, choices, strict=True)
+            ]
+        )
+        if again.any():
+            for client in np.flatnonzero(again):
+                now, choice = before[client], choices[client]
+                self._units[client].observe(now, outcomes[client], BACKOFF)
+                smaller = replace(choice, eta=RETRY * choice.eta)
+                choices[client] = decide(smaller, now.after(choice.alpha), capped=True)
+            repeated, repeated_losses = self._train(choices, again)
+            for part, new in zip(local, repeated, strict=True):
+                part[again] = new[again]
+            losses = np.where(again, repeated_losses, losses)
+            outcomes = [Outcome(bool(a), float(loss)) for a, loss in zip(able, losses, strict=True)]
+        usable = able & np.isfinite(losses)
+        self.federation.aggregate(local, usable)
+        executed = np.stack(
+            [codec.encode(replace(c, eta=c.eta / unit)) for c, unit in zip(choices, scale, strict=True)]
+        )
+        for unit, now, outcome in zip(self._units, before, outcomes, strict=True):
+            unit.observe(now, outcome, BACKOFF)
+        self.round += 1
+        for i, now in enumerate(self._look()):
+            self._histories[i] = self._histories[i].after(before[i], outcomes[i], executed[i], now)
+        self._start_round()
+        bounds = [limits(s, now, codec) for s, now in zip(before, self.situations, strict=True)]
+        return Step(choices, states, executed, np.stack(bounds), self.states)
+
+    def _train(self, choices: list[Choice], who: npt.NDArray[np.bool_]) -> tuple[Weights, Floats]:
+        """The local models of some clients, and their losses; the others keep the global model."""
+        alpha = np.array([choice.alpha for choice in choices]) * who
+        eta = np.array([choice.eta for choice in choices], np.float32)
+        local = self.federation.train(eta, alpha, self._rng)
+        return local, self.federation.evaluate_local(local)

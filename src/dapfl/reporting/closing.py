@@ -1,0 +1,69 @@
+"""What `dapfl run` says at its end, in a few lines."""
+
+from dapfl.reporting.columns import (
+    ACCURACY,
+    ACCURACY_SPREAD,
+    BEST_ACCURACY,
+    BYTES_DOWN,
+    BYTES_UP,
+    EPOCHS,
+    F1,
+    LOSS,
+    PARTICIPANTS,
+    REJECTED,
+    VIOLATIONS,
+    WASTED_EPOCHS,
+    WORST_ACCURACY,
+    Column,
+)
+from dapfl.runs.lost_work import lost_work, rounds_without_model
+from dapfl.runs.results import Run
+
+_MOST_LOST = 20  # clients with a line of their own
+
+
+def closing_rows(run: Run, clients: int, seconds: float) -> list[tuple[str, str, str]]:
+    """The rows of the closing table: a name, the main figure, and what goes with it.
+
+    `clients` is how many clients a round calls, `seconds` how long this session took.
+    """
+
+    def percent(column: Column[Run]) -> str:
+        value = column.value(run)
+        return "?" if value is None else f"{100 * value:.2f} %"
+
+    def megabytes(column: Column[Run]) -> str:
+        return f"{(column.value(run) or 0) / 1e6:.1f} MB"
+
+    loss = LOSS.value(run)
+    last_round = run.rounds[-1].seconds.get("total", 0.0)
+    lost = f"{VIOLATIONS.value(run)} over budget, {REJECTED.value(run)} messages rejected"
+    worst = percent(WORST_ACCURACY)
+    spread = ACCURACY_SPREAD.value(run)
+    apart = None if spread is None else f"of the clients; spread {100 * spread:.2f} points"
+    fairness = [("worst tenth", worst, apart)] if apart else []
+    return [
+        ("test accuracy", percent(ACCURACY), f"best {percent(BEST_ACCURACY)}"),
+        ("test loss", "?" if loss is None else f"{loss:.4f}", f"macro-F1 {percent(F1)}"),
+        *fairness,
+        ("contributions", f"{PARTICIPANTS.value(run)} of {clients * len(run.rounds)}", lost),
+        ("local epochs", f"{EPOCHS.value(run)}", f"{WASTED_EPOCHS.value(run)} of them wasted"),
+        ("traffic", f"{megabytes(BYTES_UP)} up", f"{megabytes(BYTES_DOWN)} down"),
+        ("time", f"{seconds:.0f} s", f"{last_round:.1f} s for the last round"),
+        *_lost_rows(run),
+    ]
+
+
+def _lost_rows(run: Run) -> list[tuple[str, str, str]]:
+    """A row for rounds that made no model, and for every client that was lost in any round."""
+    rows: list[tuple[str, str, str]] = []
+    if without := rounds_without_model(run.rounds):
+        rows.append(("no new model", f"{len(without)} of {len(run.rounds)} rounds", "too few contributions"))
+    clients = run.manifest.config.get("clients")
+    found = lost_work(run.rounds, clients if isinstance(clients, int) else None)
+    for lost in found[:_MOST_LOST]:
+        name = run.manifest.client_name(lost.client)
+        rows.append((f"lost: {name}", f"{lost.times} of {lost.called} rounds", f"{lost.why}: {lost.remedy}"))
+    if len(found) > _MOST_LOST:
+        rows.append((f"lost: {len(found) - _MOST_LOST} others", "", f"dapfl status {run.path} lists them"))
+    return rows

@@ -1,0 +1,176 @@
+"""How a run and its clients are doing, for the terminal, for scripts, and for Prometheus.
+
+All of it is read from the run directory, so looking never disturbs a run.
+"""
+
+from collections.abc import Iterable
+from typing import Literal
+
+from msgspec import Struct
+
+from dapfl.federation.records import RoundRecord, Status
+from dapfl.runs.lost_work import by_reason, explain, reason_of, rounds_without_model
+from dapfl.runs.results import Run, resume_command
+
+ALERT_AFTER = 3  # rounds in a row in which a client is lost
+ClientState = Literal["in", "lost", "not called", "removed"]
+
+
+class ClientStatus(Struct, frozen=True):
+    """One client: what became of its last call, and for how many rounds it has been lost now."""
+
+    client: int
+    name: str
+    state: ClientState
+    reason: str | None
+    lost_for: int
+    last_in: int | None  # the last round that has a contribution of this client
+    contributions: int
+    alert: str | None
+
+
+class RunState(Struct, frozen=True):
+    """A run at one moment."""
+
+    directory: str
+    status: str
+    task: str
+    setting: str
+    rounds: int
+    planned: int | None
+    accuracy: float | None
+    participants: int
+    without_model: int
+    rejected: int
+    lost: dict[str, int]
+    clients: tuple[ClientStatus, ...]
+    alerts: tuple[str, ...]
+    history: tuple[str, ...]
+    to_continue: str | None
+
+
+def state_of(run: Run) -> RunState:
+    """What the records of a run say about it."""
+    manifest, rounds = run.manifest, run.rounds
+    clients = tuple(_client(run, client) for client in _clients(run))
+    alerts = [client.alert for client in clients if client.alert]
+    if manifest.status == "failed":
+        alerts.insert(0, "nothing was ever aggregated: there is no trained model")
+    if rounds and not rounds[-1].participants:
+        alerts.insert(0, "the last round made no new model")
+    return RunState(
+        directory=str(run.path),
+        status=manifest.status,
+        task=manifest.task_name,
+        setting=manifest.setting,
+        rounds=len(rounds),
+        planned=manifest.planned_rounds,
+        accuracy=next((row.accuracy for row in reversed(rounds) if row.accuracy is not None), None),
+        participants=rounds[-1].participants if rounds else 0,
+        without_model=len(rounds_without_model(rounds)),
+        rejected=sum(row.rejected for row in rounds),
+        lost=dict(by_reason(rounds, max(_clients(run), default=0)).most_common()),
+        clients=clients,
+        alerts=tuple(alerts),
+        history=tuple(f"{event.at} {event.what}" for event in manifest.history),
+        to_continue=resume_command(run.path) if manifest.status == "stopped" else None,
+    )
+
+
+def _clients(run: Run) -> list[int]:
+    """Every client that any round has called; attackers have the numbers after those of the clients."""
+    found = {client.id for row in run.rounds for client in row.clients}
+    most = run.manifest.config.get("clients")
+    if run.manifest.config.get("adversaries") and isinstance(most, int):
+        found = {client for client in found if client <= most}
+    return sorted(found)
+
+
+def _client(run: Run, client: int) -> ClientStatus:
+    seen = [(row.round, _status_in(row, client)) for row in run.rounds]
+    now = seen[-1][1]
+    taken = [t for t, status in seen if status == Status.ACCEPTED]
+    called = [(t, status) for t, status in seen if status not in (None, Status.UNSELECTED)]
+    lost_for = 0
+    for _, status in reversed(called):
+        if status == Status.ACCEPTED:
+            break
+        lost_for += 1
+    state: ClientState = "removed" if now is None else "lost" if lost_for else "in" if taken else "not called"
+    last = called[-1][1] if called else None
+    reason = reason_of(last) if lost_for and last is not None else None
+    name = run.manifest.client_name(client)
+    alert = None
+    if state == "lost" and reason and lost_for >= ALERT_AFTER:
+        alert = f"{name} has been lost for {lost_for} rounds ({reason}): {explain(reason).remedy}"
+    return ClientStatus(
+        client, name, state, reason, lost_for, taken[-1] if taken else None, len(taken), alert
+    )
+
+
+def _status_in(row: RoundRecord, client: int) -> Status | None:
+    return next((each.status for each in row.clients if each.id == client), None)
+
+
+# Prometheus ------------------------------------------------------------------------------------
+
+
+def metrics_of(run: Run) -> str:
+    """The state of a run in the text format of Prometheus."""
+    state, rounds = state_of(run), run.rounds
+    seconds: dict[str, float] = {}
+    for row in rounds:
+        for phase, spent in row.seconds.items():
+            seconds[phase] = seconds.get(phase, 0.0) + spent
+    lines = [
+        *_metric("running", "gauge", "Whether the run is running.", [("", state.status == "running")]),
+        *_metric("rounds_total", "counter", "Rounds that are complete.", [("", state.rounds)]),
+        *_metric("rounds_planned", "gauge", "Rounds that the run shall have.", [("", state.planned)]),
+        *_metric(
+            "rounds_without_model_total", "counter", "Without an aggregate.", [("", state.without_model)]
+        ),
+        *_metric("participants", "gauge", "Contributions in the last model.", [("", state.participants)]),
+        *_metric("accuracy", "gauge", "Test accuracy of the last global model.", [("", state.accuracy)]),
+        *_metric("rejected_total", "counter", "Messages that were rejected.", [("", state.rejected)]),
+        *_metric(
+            "lost_total",
+            "counter",
+            "Lost contributions.",
+            [(_label("reason", r), n) for r, n in state.lost.items()],
+        ),
+        *_metric(
+            "client_lost_rounds",
+            "gauge",
+            "Rounds in a row in which a client has been lost.",
+            [(_label("client", str(each.client)), each.lost_for) for each in state.clients],
+        ),
+        *_metric(
+            "seconds_total",
+            "counter",
+            "Time by phase.",
+            [(_label("phase", p), s) for p, s in seconds.items()],
+        ),
+        *_metric(
+            "bytes_total",
+            "counter",
+            "Traffic.",
+            [
+                (_label("direction", "up"), sum(row.bytes_up for row in rounds)),
+                (_label("direction", "down"), sum(row.bytes_down for row in rounds)),
+            ],
+        ),
+        *_metric("alerts", "gauge", "What an operator should look at.", [("", len(state.alerts))]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _metric(
+    name: str, kind: str, words: str, samples: Iterable[tuple[str, float | bool | None]]
+) -> list[str]:
+    known = [f"dapfl_{name}{label} {float(value):g}" for label, value in samples if value is not None]
+    return [f"# HELP dapfl_{name} {words}", f"# TYPE dapfl_{name} {kind}", *known] if known else []
+
+
+def _label(name: str, value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'{{{name}="{escaped}"}}'

@@ -1,0 +1,141 @@
+"""The learning-rate finder: which η suits this model and these data, found by short trials on the client.
+
+The best η depends on the scale of inputs and weights, on the depth of a network and on its normalisation.
+A `RateUnit` turns it into a number without a scale: the rate that a client found by trying. Policies choose
+multiples of it.
+"""
+
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from dapfl.tuning.policy import BARELY, Outcome, Situation
+
+Trial = Callable[[float], float]
+"""Trains one epoch at a rate η from W(t), and gives the loss on D_i afterwards."""
+
+FIRST = 0.3  # the rate tried first
+STEP = math.sqrt(10)  # between neighbouring rates
+LOWEST, HIGHEST = 1e-9, 1e3
+MOST_TRIALS = 6
+SHARE = 0.5  # of the affordable epochs that trials may take in one round: the rest is for training
+RECOVERY = 1.1  # what the unit grows by in a round that did not overshoot, up to where it was found
+TOLERANCE = 1.05  # times the loss before training: what a loss may be afterwards
+NOISE = 0.01  # of a gain: a rate that gains this much less than nothing may still be the right one
+STALL_ROUNDS = 5  # without progress, and the unit is looked for again
+STALL = 0.002  # the progress of a round, in e-folds of the loss, that is none
+
+
+class Search(msgspec.Struct):
+    """A search for the rate that suits, by climbing from `start` in steps of √10 to the largest gain.
+
+    `gains` is what the trials gave: ln(loss before / after one epoch), for each rate by its number of steps
+    from `start`. A search may go on in a later round: the gains of earlier ones still tell where to look.
+
+    It climbs from neighbour to neighbour, and never leaps: on a plateau the noise of a far rate may look like
+    a gain. Where nothing gains, it goes down.
+    """
+
+    start: float = FIRST
+    gains: dict[int, float] = {}
+    promising: bool = False  # whether any rate has led below the loss of guessing
+
+    def rate(self, rung: int) -> float:
+        """The rate that is so many steps from the start."""
+        return self.start * STEP**rung
+
+    @property
+    def best(self) -> int:
+        """The rung with the largest gain; of equal ones, the lowest."""
+        return max(self.gains, key=lambda rung: (self.gains[rung], -rung))
+
+    @property
+    def next(self) -> int | None:
+        """The rung to try next; None at the end of the search."""
+        if not self.gains:
+            return 0
+        sides = (1, -1) if self.gains[self.best] > -NOISE else (-1, 1)
+        near = [self.best + side for side in sides]
+        left = [rung for rung in near if rung not in self.gains and LOWEST <= self.rate(rung) <= HIGHEST]
+        return left[0] if left and len(self.gains) < MOST_TRIALS else None
+
+    @property
+    def found(self) -> float:
+        """The rate that suits, as far as it is known.
+
+        The largest gain of one epoch is short-sighted, since the mean of many clients bears larger steps than
+        each of them alone: if the next larger rate gains half as much, it is taken.
+        """
+        if not self.promising:
+            return self.start
+        best, gains = self.best, self.gains
+        larger = gains.get(best + 1, -math.inf) >= 0.5 * gains[best] > 0
+        return self.rate(best + 1 if larger else best)
+
+    def go_on(self, trial: Trial, loss: float, most: int, guess: float | None = None) -> int:
+        """Tries rates, `most` at most; gives their number.
+
+        Where no rate leads below `guess`, the loss of the best constant guess, gains are those of output
+        biases alone and say nothing: then the rate stays where it was.
+
+        >>> search = Search()
+        >>> search.go_on(lambda rate: 1 + abs(math.log10(rate) + 2), loss=3.0, most=9), search.next
+        (6, None)
+        >>> round(search.found, 3)
+        0.03
+        """
+        trials = 0
+        while trials < most and (rung := self.next) is not None:
+            after = trial(self.rate(rung))
+            known = 0 < after < math.inf and 0 < loss < math.inf
+            self.promising |= guess is None or after < BARELY * guess
+            self.gains[rung] = math.log(loss / after) if known else -math.inf if after else math.inf
+            trials += 1
+        return trials
+
+
+class RateUnit(msgspec.Struct):
+    """A client's unit of η: found by trials, halved by training that overshot, found again in a stall."""
+
+    unit: float = FIRST
+    search: Search = msgspec.field(default_factory=Search)
+    stalled: int = 0  # rounds without progress
+    last_loss: float = math.inf
+
+    def prepare(self, situation: Situation, trial: Trial) -> int:
+        """Looks for the unit if it must; gives the number of epochs that this took.
+
+        A client that can afford few epochs tries few rates, and goes on in the next round.
+        """
+        self._notice_stall(situation.loss)
+        if not math.isfinite(situation.loss):
+            return 0  # trials tell nothing where losses are not known
+        most = min(MOST_TRIALS, int(SHARE * situation.affordable))
+        trials = self.search.go_on(trial, situation.loss, most, situation.guess_loss)
+        if trials:
+            self.unit = self.search.found
+        return trials
+
+    def _notice_stall(self, loss: float) -> None:
+        known = 0 < loss < math.inf and 0 < self.last_loss < math.inf
+        gain = math.log(self.last_loss / loss) if known else math.inf
+        self.last_loss = loss
+        self.stalled = self.stalled + 1 if gain < STALL else 0
+        if self.stalled >= STALL_ROUNDS:
+            self.search, self.stalled = Search(start=self.unit), 0
+
+    def observe(self, situation: Situation, outcome: Outcome, backoff: float) -> None:
+        """Training that overshot makes the unit smaller; good rounds raise it again."""
+        if overshot(situation, outcome):
+            self.unit = max(backoff * self.unit, LOWEST)
+        else:
+            self.unit = min(RECOVERY * self.unit, max(self.search.found, self.unit))
+
+
+def overshot(situation: Situation, outcome: Outcome) -> bool:
+    """Whether training left its own loss higher than it found it: its steps were too large.
+
+    A little higher does not count: on a plateau that is noise.
+    """
+    return outcome.loss_after is not None and not outcome.loss_after <= TOLERANCE * situation.loss

@@ -1,0 +1,27 @@
+"""What the live page is told about a run."""
+
+from pathlib import Path
+
+import msgspec
+
+from dapfl.dashboard.views import facts_of, round_view
+from dapfl.federation.records import RoundRecord
+from dapfl.runs.manifest import Manifest
+from tests import fake_runs
+
+
+def facts(**crypto: object) -> dict[str, str]:
+    crypto = {"encryption": "paillier", "key_bits": 2048, "envelope": "hybrid", **crypto}
+    manifest = msgspec.convert(fake_runs.manifest(crypto=crypto), Manifest)
+    return dict(facts_of(Path("run"), manifest).rows)
+
+
+def test_the_page_says_who_decrypts() -> None:
+    assert facts(decryption="committee")["Decryption"] == "by any 4 of 5 clients"
+    assert facts(decryption="committee", committee_threshold=3)["Decryption"] == "by any 3 of 5 clients"
+    assert "Decryption" not in facts(decryption="shared")
+    assert "Decryption" not in facts(decryption="committee", encryption="none")
+
+
+def test_the_page_knows_which_members_decrypted_a_round() -> None:
+    assert round_view(RoundRecord(round=0, decrypted_by=(1, 2, 3, 5)), {}).decrypted_by == (1, 2, 3, 5)

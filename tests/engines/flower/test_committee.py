@@ -1,0 +1,113 @@
+"""Decryption by a committee on Flower: real clients behind ClientApps, their states in files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+
+from dapfl.config import RunConfig, override
+from dapfl.engines.flower.apps.persistent_client import FileStateStore, PersistentClient
+from dapfl.engines.flower.apps.transport import FlowerTransport, pack, unpack
+from dapfl.federation.assembly import Keys, Shared, build_client, build_federation, make_keys
+from dapfl.federation.records import RoundRecord
+from dapfl.federation.transport import LocalTransport
+from dapfl.runs.settings import resolve
+from tests.engines.flower.simulation import Simulation, inside_an_app
+
+CONFIG = override(
+    RunConfig(),
+    {
+        "task": f"{Path(__file__).parents[1] / 'tiny_task.py'}:TASK",
+        "clients": 3,
+        "rounds": 3,
+        "mean_samples": 60,
+        "std_samples": 10,
+        "crypto.decryption": "committee",
+        "crypto.key_bits": 512,
+        "crypto.engine": "gmp",
+        "crypto.allow_insecure_small_keys": True,
+    },
+)
+
+
+@pytest.fixture(autouse=True)
+def _inside_an_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside_an_app(monkeypatch, 1)
+
+
+def client_app(config: RunConfig, keys: Keys, folder: Path) -> ClientApp:
+    """A ClientApp whose client is built for every message, from its saved state, as after a restart."""
+    app = ClientApp()
+    policy = resolve(config).policy
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"]) + 1
+        state = folder / f"{client}"
+        state.mkdir(exist_ok=True)
+
+        def build():
+            return build_client(config, policy, client, keys.clients[client], Shared(config), standalone=True)
+
+        device = PersistentClient(build, FileStateStore(state))
+        return Message(pack(device.answer(unpack(message.content))), reply_to=message)
+
+    return app
+
+
+def play(config: RunConfig, folder: Path, kind: type[Simulation] = Simulation):
+    """A run on Flower: its grid, its records, its last model."""
+    keys = make_keys(config)
+    grid = kind(client_app(config, keys, folder), config.clients)
+    transport = FlowerTransport(grid, lambda grid: {i + 1: 100 + i for i in range(config.clients)})
+    federation = build_federation(config, "all", keys.server, transport, one_exchange_per_round=True)
+    records: list[RoundRecord] = list(federation.rounds(config.rounds))
+    return grid, records, federation.weights
+
+
+def elsewhere(config: RunConfig) -> np.ndarray:
+    """The model of the same run in one process."""
+    keys, policy, shared = make_keys(config), resolve(config).policy, Shared(config)
+    clients = {i: build_client(config, policy, i, keys.clients[i], shared) for i in keys.clients}
+    federation = build_federation(config, "all", keys.server, LocalTransport(clients))
+    assert len(list(federation.rounds(config.rounds))) == config.rounds
+    return federation.weights
+
+
+def test_a_round_takes_one_exchange_more_and_gives_the_model_of_a_shared_key(tmp_path: Path) -> None:
+    grid, records, model = play(CONFIG, tmp_path)
+    assert [record.decrypted_by for record in records] == [(1, 2)] * 3
+    assert grid.kinds.count("train") == 3 * (3 + 2)  # every client, then two of three members
+    assert np.array_equal(model, elsewhere(override(CONFIG, {"crypto.decryption": "shared"})))
+    assert np.array_equal(model, elsewhere(override(CONFIG, {"crypto.encryption": "none"})))
+
+
+def test_a_malicious_server_gets_nothing_out_of_members(tmp_path: Path) -> None:
+    """CS shows members one contribution as if it were a sum, and a second cohort."""
+    attacked = override(CONFIG, {"adversaries": ("substituted-aggregate", "second-proposal")})
+    _, records, model = play(attacked, tmp_path)
+    refused = {each.reason for record in records for each in record.rejections if each.at == "client"}
+    assert refused == {"below-min-cohort", "bad-proposal", "replayed"}
+    assert np.array_equal(model, elsewhere(CONFIG))
+
+
+class Vanishing(Simulation):
+    """Members 1 and 2 are gone when they are to decrypt in round 0, and come back."""
+
+    def deliver(self, message: Message) -> Message:
+        proposed = self.kinds.count("train") == 3 + 2  # after three calls
+        if proposed and message.metadata.dst_node_id in (100, 101):
+            return Message(Error(2, "gone"), reply_to=message)
+        return super().deliver(message)
+
+
+def test_members_that_vanish_cost_a_round_and_may_come_back(tmp_path: Path) -> None:
+    _, records, _ = play(CONFIG, tmp_path, Vanishing)
+    assert {client.status for client in records[0].clients} == {"failed:no-quorum"}
+    assert [record.participants for record in records] == [0, 3, 3]
+    assert [record.decrypted_by for record in records] == [(), (1, 2), (1, 2)]

@@ -1,0 +1,503 @@
+"""Two lines in an existing Flower app: its own functions, the mod and the strategy, with a Grid of ours."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg, Result
+
+import dapfl.flower
+from dapfl.config import CryptoConfig
+from dapfl.errors import ConfigError, TransportError
+from dapfl.federation import kdc
+from dapfl.federation.records import RoundRecord
+from tests.engines.flower.simulation import Simulation, inside_an_app
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SMALL: dict[str, Any] = {"key_bits": 512, "allow_insecure_small_keys": True, "patience": 0.0}
+_RUNS = count(1)
+
+
+@pytest.fixture(autouse=True)
+def _inside_an_app(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    inside_an_app(monkeypatch, next(_RUNS))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+
+
+def quadratic(mods: list[Any], seen: list[dict[str, Any]] | None = None, evaluated: bool = True) -> ClientApp:
+    """A user's app: the model moves towards a point of the node's own. It knows nothing of Dap-FL."""
+    app = ClientApp(mods=mods)
+
+    def goal(context: Context) -> Any:
+        return np.array([1.0, -2.0, 3.0]) * (1 + context.node_config["partition-id"])
+
+    def loss(weights: Any, context: Context) -> float:
+        return float(((weights - goal(context)) ** 2).mean())
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays, config = message.content["arrays"], message.content["config"]
+        if seen is not None:
+            seen.append({"node": context.node_id, **config, **context.run_config})
+        weights = arrays["w"].numpy().copy()
+        for _ in range(context.run_config["local-epochs"]):
+            weights -= config["lr"] * 0.1 * (weights - goal(context))
+        found = {"train_loss": loss(weights, context), "num-examples": 10 * (1 + context.node_id % 100)}
+        new = ArrayRecord({"w": arrays["w"].__class__(weights), "steps": arrays["steps"]})
+        return Message(RecordDict({"arrays": new, "metrics": MetricRecord(found)}), reply_to=message)
+
+    if evaluated:
+
+        @app.evaluate()
+        def evaluate(message: Message, context: Context) -> Message:
+            weights = message.content["arrays"]["w"].numpy()
+            found = {"eval_loss": loss(weights, context), "num-examples": 5}
+            return Message(RecordDict({"metrics": MetricRecord(found)}), reply_to=message)
+
+    globals()["app"] = app  # a global name of its module, as Flower needs it
+    return app
+
+
+def initial() -> ArrayRecord:
+    from flwr.app import Array
+
+    return ArrayRecord({"w": Array(np.zeros(3)), "steps": Array(np.array(7, np.int64))})
+
+
+def start(strategy: FedAvg, grid: Any, rounds: int = 2) -> Result:
+    return strategy.start(
+        grid, initial(), num_rounds=rounds, timeout=60, train_config=ConfigRecord({"lr": 0.5})
+    )
+
+
+def grid_of(
+    mods: list[Any], seen: list[dict[str, Any]] | None = None, nodes: int = 4, **more: Any
+) -> Simulation:
+    return Simulation(quadratic(mods, seen, **more), nodes, run_config={"local-epochs": 2})
+
+
+def small_mod(**settings: Any) -> Any:
+    return dapfl.flower.mod(allow_insecure_small_keys=True, **settings)
+
+
+# Sums ------------------------------------------------------------------------------------------
+
+
+def test_encryption_alone_gives_the_model_and_the_metrics_of_fedavg() -> None:
+    """Nothing is tuned, so the nodes' updates are the same; only the sums are made under encryption."""
+    plain = start(FedAvg(), grid_of([]))
+    ours = start(dapfl.flower.DapFL(**SMALL), grid_of([small_mod(tuning=False)]))
+    assert list(ours.arrays) == ["w", "steps"]
+    assert ours.arrays["w"].numpy().dtype == np.float64
+    np.testing.assert_allclose(ours.arrays["w"].numpy(), plain.arrays["w"].numpy(), atol=1e-6, rtol=1e-6)
+    assert ours.arrays["steps"].numpy() == 7  # a counter has no average
+    for theirs, mine in (
+        (plain.train_metrics_clientapp, ours.train_metrics_clientapp),
+        (plain.evaluate_metrics_clientapp, ours.evaluate_metrics_clientapp),
+    ):
+        assert theirs.keys() == mine.keys() == {1, 2}
+        for number in theirs:
+            assert mine[number].keys() == theirs[number].keys()
+            for name in theirs[number]:
+                assert mine[number][name] == pytest.approx(theirs[number][name], rel=1e-5)
+
+
+def test_encrypted_sums_are_those_of_the_same_run_without_encryption_bit_for_bit() -> None:
+    results = []
+    for encryption in ("paillier", "none"):
+        mod = small_mod(tuning=False, encryption=encryption)
+        strategy = dapfl.flower.DapFL(encryption=encryption, **SMALL)
+        results.append(start(strategy, grid_of([mod])).arrays["w"].numpy())
+    assert np.array_equal(*results)
+
+
+@pytest.mark.parametrize("decryption", ["shared", "committee"])
+def test_no_update_is_in_any_message(decryption: Any) -> None:
+    grid = grid_of([small_mod(tuning=False, decryption=decryption)], nodes=5)
+    start(dapfl.flower.DapFL(decryption=decryption, fraction_evaluate=0.0, **SMALL), grid, rounds=1)
+    updates = [np.array([1.0, -2.0, 3.0]) * (1 - 0.95**2) * node for node in range(1, 6)]
+    sent = b"".join(
+        bytes(array.data)
+        for reply in grid.replies
+        for record in reply.content.array_records.values()
+        for array in record.values()
+    )
+    assert len(sent) > 4 * 64
+    for update in updates:
+        for kind in (np.float32, np.float64):
+            assert update.astype(kind)[:1].tobytes() not in sent
+    assert not any(reply.content.metric_records for reply in grid.replies)
+
+
+def test_a_round_without_evaluation_is_one_exchange() -> None:
+    grid = grid_of([small_mod(tuning=False)])
+    result = start(dapfl.flower.DapFL(fraction_evaluate=0.0, **SMALL), grid, rounds=3)
+    # Each node says who it is and takes part in three rounds; some tell the last model, or its hash.
+    assert 4 * (1 + 3) < len(grid.kinds) <= 4 * (1 + 3 + 1)
+    assert set(result.train_metrics_clientapp) == {1, 2, 3}
+
+
+def test_some_of_the_nodes_train_in_each_round() -> None:
+    rounds: list[RoundRecord] = []
+    strategy = dapfl.flower.DapFL(fraction_train=0.75, on_round=rounds.append, **SMALL)
+    start(strategy, grid_of([small_mod(tuning=False)]))
+    assert [record.participants for record in rounds] == [3, 3]
+
+
+# Tuning ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encryption", ["paillier", "none"])
+def test_agents_choose_what_the_train_function_gets(encryption: Any) -> None:
+    seen: list[dict[str, Any]] = []
+    rounds: list[RoundRecord] = []
+    grid = grid_of([small_mod(encryption=encryption)], seen)
+    start(dapfl.flower.DapFL(encryption=encryption, on_round=rounds.append, **SMALL), grid, rounds=3)
+    chosen = {(c.id, r.round): (c.eta, c.alpha) for r in rounds for c in r.clients}
+    got = {(each["node"] - 99, each["server-round"] - 1): (each["lr"], each["local-epochs"]) for each in seen}
+    assert chosen == got
+    assert len(set(chosen.values())) > 1
+    assert {each["lr"] for each in seen} != {0.5}
+    assert all(context.run_config == {"local-epochs": 2} for context in grid.contexts.values())
+    # What the agents saw was measured by the app's own evaluate function.
+    assert all(c.state is not None and c.state[0] is not None for r in rounds for c in r.clients)
+
+
+def test_without_tuning_the_train_function_gets_its_own_values() -> None:
+    seen: list[dict[str, Any]] = []
+    start(dapfl.flower.DapFL(**SMALL), grid_of([small_mod(tuning=False)], seen))
+    assert {(each["lr"], each["local-epochs"]) for each in seen} == {(0.5, 2)}
+
+
+def test_an_app_without_evaluation_is_judged_by_its_training_loss() -> None:
+    rounds: list[RoundRecord] = []
+    strategy = dapfl.flower.DapFL(fraction_evaluate=0.0, on_round=rounds.append, **SMALL)
+    start(strategy, grid_of([small_mod()], evaluated=False), rounds=3)
+    assert [[c.state[0] is not None for c in r.clients] for r in rounds] == [
+        [False] * 4,
+        [True] * 4,
+        [True] * 4,
+    ]
+
+
+def test_an_app_that_tells_no_loss_is_tuned_by_time_alone_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen: list[dict[str, Any]] = []
+    grid = grid_of([small_mod(loss="none-such")], seen)
+    with caplog.at_level("WARNING", logger="flwr"):
+        start(dapfl.flower.DapFL(**SMALL), grid)
+    assert {(each["lr"], each["local-epochs"]) for each in seen} == {(0.5, 2)}
+    assert "by time alone" in caplog.text
+
+
+def test_a_name_that_is_not_there_to_tune_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    grid = grid_of([small_mod(lr="eta-zero")])
+    with caplog.at_level("WARNING", logger="flwr"):
+        start(dapfl.flower.DapFL(**SMALL), grid, rounds=1)
+    assert "no positive number 'eta-zero'" in caplog.text
+
+
+# Nodes that cannot take part -------------------------------------------------------------------
+
+
+def spoilt(app: ClientApp, number: int = 102) -> tuple[Simulation, list[RoundRecord]]:
+    grid = grid_of([small_mod(tuning=False)])
+    grid.apps[number] = app
+    return grid, []
+
+
+def other_model(mods: list[Any]) -> ClientApp:
+    app = ClientApp(mods=mods)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        from flwr.app import Array
+
+        content = RecordDict(
+            {
+                "arrays": ArrayRecord({"w": Array(np.zeros(4)), "steps": message.content["arrays"]["steps"]}),
+                "metrics": MetricRecord({"num-examples": 3}),
+            }
+        )
+        return Message(content, reply_to=message)
+
+    return app
+
+
+def failing(mods: list[Any]) -> ClientApp:
+    app = ClientApp(mods=mods)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        raise ValueError("the patients' records are in /secret/place")
+
+    return app
+
+
+def counting(number: object) -> Callable[[list[Any]], ClientApp]:
+    def make(mods: list[Any]) -> ClientApp:
+        app = ClientApp(mods=mods)
+
+        @app.train()
+        def train(message: Message, context: Context) -> Message:
+            metrics = MetricRecord({"num-examples": number})  # type: ignore[dict-item]
+            return Message(
+                RecordDict({"arrays": message.content["arrays"], "metrics": metrics}), reply_to=message
+            )
+
+        return app
+
+    return make
+
+
+def not_installed(mods: list[Any]) -> Any:
+    def app(message: Message, context: Context) -> Message:
+        raise ImportError("No module named 'dapfl'")
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("make", "mods", "here", "there"),
+    [
+        (other_model, {}, "another model than this federation's", "array 'w' has the shape (4,)"),
+        (failing, {}, "its train function failed", "own train function failed"),
+        (counting(0), {}, "returned no number of examples", "whole number 'num-examples'"),
+        (counting(10**6), {}, "more samples than max_samples", "DapFL(max_samples=1000000)"),
+        (quadratic, {"min_cohort": 4}, "do not agree on the protection", "min_cohort=4"),
+        (quadratic, {"decryption": "committee"}, "do not agree on the protection", "decryption='committee'"),
+        (quadratic, {"keys": "/nowhere"}, "it has no keys of this federation", "/nowhere"),
+        (quadratic, None, "does it have dapfl.flower.mod among its mods?", ""),
+        (not_installed, {}, "is dapfl installed there?", ""),
+    ],
+)
+def test_a_node_that_cannot_take_part_is_told_why_and_the_round_goes_on(
+    make: Any, mods: Any, here: str, there: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds: list[RoundRecord] = []
+    grid = grid_of([small_mod(tuning=False)])
+    grid.apps[102] = make([] if mods is None else [small_mod(tuning=False, **mods)])
+    strategy = dapfl.flower.DapFL(fraction_evaluate=0.0, on_round=rounds.append, **SMALL)
+    with caplog.at_level("INFO", logger="flwr"):
+        result = start(strategy, grid)
+    assert [record.cohort for record in rounds] == [(1, 2, 4), (1, 2, 4)]
+    assert np.isfinite(result.arrays["w"].numpy()).all()
+    assert here in caplog.text and there in caplog.text
+    told = [
+        value
+        for reply in grid.replies
+        if reply.has_content()
+        for record in reply.content.config_records.values()
+        for value in record.values()
+    ]
+    assert not any("/secret/place" in str(value) or "/nowhere" in str(value) for value in told)
+
+
+def test_a_node_with_the_mod_refuses_a_plain_strategy(caplog: pytest.LogCaptureFixture) -> None:
+    grid = grid_of([small_mod()])
+    with caplog.at_level("INFO", logger="flwr"):
+        start(FedAvg(fraction_evaluate=0.0), grid, rounds=1)
+    assert "use the strategy dapfl.flower.DapFL" in caplog.text
+    assert not any(reply.has_content() for reply in grid.replies)
+
+
+def test_a_node_with_foreign_keys_contributes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    crypto = CryptoConfig(key_bits=512, allow_insecure_small_keys=True)
+    kdc.save_bundles(tmp_path / "other", *kdc.generate(4, crypto))
+    rounds: list[RoundRecord] = []
+    grid = grid_of([small_mod(tuning=False)])
+    grid.apps[101] = quadratic([small_mod(tuning=False, keys=tmp_path / "other")])
+    with caplog.at_level("INFO", logger="flwr"):
+        start(dapfl.flower.DapFL(fraction_evaluate=0.0, on_round=rounds.append, **SMALL), grid)
+    assert [record.cohort for record in rounds] == [(1, 3, 4), (1, 3, 4)]
+
+
+def test_an_altered_plan_is_refused_by_every_node() -> None:
+    """Someone between server and nodes lowers the minimum cohort: no signature fits the plan any more."""
+    grid = grid_of([small_mod(tuning=False, min_cohort=2)])
+    deliver = grid.deliver
+
+    def altered(message: Message) -> Message:
+        plan = message.content.config_records.get("dapfl-plan")
+        if plan is not None:
+            assert b"min_cohort\x03" in plan["plan"]
+            content = RecordDict(dict(message.content))
+            changed = plan["plan"].replace(b"min_cohort\x03", b"min_cohort\x02")
+            content["dapfl-plan"] = ConfigRecord({**plan, "plan": changed})
+            message.content = content
+        return deliver(message)
+
+    grid.deliver = altered  # type: ignore[method-assign]
+    rounds: list[RoundRecord] = []
+    start(dapfl.flower.DapFL(fraction_evaluate=0.0, on_round=rounds.append, **SMALL), grid, rounds=1)
+    assert [record.cohort for record in rounds] == [()]
+    assert {str(client.status) for client in rounds[0].clients} <= {
+        "rejected:bad-signature",
+        "failed:bad-signature",
+        "rejected:bad-envelope",
+        "failed:bad-envelope",
+    }
+
+
+def test_an_old_federation_cannot_be_replayed() -> None:
+    seen: list[dict[str, Any]] = []
+    grid = grid_of([small_mod(tuning=False)], seen)
+    old: list[Message] = []
+    deliver = grid.deliver
+
+    def record(message: Message) -> Message:
+        old.append(message)
+        return deliver(message)
+
+    grid.deliver = record  # type: ignore[method-assign]
+    # Both runs have the same keys, as in a deployment.
+    crypto = CryptoConfig(key_bits=512, allow_insecure_small_keys=True)
+    import tempfile
+
+    folder = Path(tempfile.gettempdir()) / "keys"
+    kdc.save_bundles(folder, *kdc.generate(4, crypto))
+    for context in grid.contexts.values():
+        context.node_config["keys"] = str(folder)
+    strategy = dapfl.flower.DapFL(keys=folder, fraction_evaluate=0.0, **SMALL)
+    start(strategy, grid, rounds=1)
+    recorded, _ = list(old), start(strategy, grid, rounds=1)
+    trained = len(seen)
+    replies = [deliver(message) for message in recorded if "dapfl-plan" in message.content]
+    assert {reply.content["dapfl-failure"]["code"] for reply in replies} == {"old-federation"}
+    assert len(seen) == trained
+
+
+# Keys ------------------------------------------------------------------------------------------
+
+
+def test_keys_of_a_simulation_are_private_and_gone_afterwards(tmp_path: Path) -> None:
+    found: list[Path] = []
+    modes: set[int] = set()
+
+    def look(record: RoundRecord) -> None:
+        found.extend(tmp_path.glob("dapfl-keys-*/*.keys"))
+        modes.update(path.stat().st_mode & 0o777 for path in [*found, found[0].parent])
+
+    strategy = dapfl.flower.DapFL(fraction_evaluate=0.0, on_round=look, **SMALL)
+    start(strategy, grid_of([small_mod(tuning=False)]), rounds=1)
+    assert len(found) == 5
+    assert modes == {0o600, 0o700}
+    assert not list(tmp_path.glob("dapfl-keys-*"))
+
+
+def test_keys_of_a_deployment_say_who_a_node_is(tmp_path: Path) -> None:
+    """Nodes without a partition-id, each with the folder of its own bundle, and a state-dir."""
+    crypto = CryptoConfig(key_bits=512, allow_insecure_small_keys=True)
+    server, clients = kdc.generate(4, crypto)
+    kdc.save_bundle(kdc.bundle_path(tmp_path, None), server)
+    seen: list[dict[str, Any]] = []
+    grid = grid_of([small_mod(tuning=False)], seen)
+    for (client, bundle), context in zip(clients.items(), reversed(grid.contexts.values()), strict=True):
+        folder = tmp_path / f"node-{client}"
+        folder.mkdir()
+        kdc.save_bundle(kdc.bundle_path(folder, client), bundle)
+        context.node_config |= {"keys": str(folder), "state-dir": str(folder / "state")}
+    rounds: list[RoundRecord] = []
+    strategy = dapfl.flower.DapFL(keys=tmp_path, on_round=rounds.append, **SMALL)
+    start(strategy, grid)
+    assert [client.samples for client in rounds[-1].clients] == [40, 30, 20, 10]
+    assert (tmp_path / "node-1" / "state" / "client.state").stat().st_mode & 0o777 == 0o600
+    # The same keys serve the next run of the app, too.
+    start(strategy, grid)
+    assert [record.participants for record in rounds] == [4] * 4
+
+
+def test_too_few_nodes_are_said_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"2 nodes are connected.*3 are needed"):
+        start(dapfl.flower.DapFL(**SMALL), grid_of([small_mod()], nodes=2))
+
+
+def test_a_federation_in_which_nobody_can_take_part_ends_with_a_sentence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("INFO", logger="flwr"), pytest.raises(TransportError, match="0 of 4 clients"):
+        start(dapfl.flower.DapFL(**SMALL), grid_of([]))
+    assert "does it have dapfl.flower.mod among its mods?" in caplog.text
+
+
+def test_wrong_arguments_are_said_when_the_lines_are_written() -> None:
+    with pytest.raises(ConfigError, match="deadline"):
+        dapfl.flower.mod(deadline=0)
+    with pytest.raises(ConfigError, match="fraction_train is 0"):
+        dapfl.flower.DapFL(fraction_train=0.0)
+
+
+# The examples ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], tuple[ModuleType, ModuleType]]]:
+    packages: list[str] = []
+
+    def load(folder: str, package: str) -> tuple[ModuleType, ModuleType]:
+        packages.append(package)
+        monkeypatch.syspath_prepend(str(EXAMPLES / folder))
+        return (
+            importlib.import_module(f"{package}.client_app"),
+            importlib.import_module(f"{package}.server_app"),
+        )
+
+    yield load
+    for name in [name for name in sys.modules if name.split(".")[0] in packages]:
+        del sys.modules[name]
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
+@pytest.mark.parametrize(
+    ("folder", "package", "metrics"),
+    [
+        ("flower-pytorch", "digits_pytorch", {"eval_loss", "eval_acc"}),
+        ("flower-sklearn", "digits_sklearn", {"test_logloss", "accuracy"}),
+    ],
+)
+def test_the_examples_are_flower_apps_that_learn(
+    folder: str,
+    package: str,
+    metrics: set[str],
+    example: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    import tomllib
+
+    from flwr.cli.build import build_fab_from_disk
+
+    assert len(build_fab_from_disk(EXAMPLES / folder)) < 100_000
+    client, server = example(folder, package)
+    settings = tomllib.loads((EXAMPLES / folder / "pyproject.toml").read_text())
+    config = settings["tool"]["flwr"]["app"]["config"]
+    results: list[Result] = []
+    begin = dapfl.flower.DapFL.start
+
+    def small_start(self: Any, *arguments: Any, **named: Any) -> Result:
+        results.append(begin(self, *arguments, **named))
+        return results[-1]
+
+    monkeypatch.setattr(dapfl.flower.DapFL, "start", small_start)
+    monkeypatch.chdir(tmp_path)
+    grid = Simulation(client.app, 3, run_config=config)
+    context = Context(1, 0, {}, RecordDict(), dict(config), 1)
+    server.app(grid, context)
+    (result,) = results
+    assert set(result.evaluate_metrics_clientapp[3]) == metrics
+    accuracy = next(name for name in metrics if "acc" in name)
+    assert result.evaluate_metrics_clientapp[3][accuracy] > 0.85

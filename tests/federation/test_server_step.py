@@ -1,0 +1,180 @@
+"""Another server step than the paper's: it has a memory, which must reach everyone that has the model."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from dapfl.config import ServerStepConfig
+from dapfl.errors import ProtocolError
+from dapfl.federation.global_model.models import GlobalModel
+from dapfl.federation.global_model.server_step import FedAdam, TakeAverage, server_step
+from dapfl.federation.server_state.state_file import StateFile
+from dapfl.hyperparameters import Hyperparameters
+from tests.federation.small import Dropping, Learner, Small, initial_weights, stream
+
+
+class Momentum:
+    """Server momentum (FedAvgM): the memory is the velocity."""
+
+    relative = True
+
+    def initial_memory(self, size):
+        return np.zeros(size, np.float32)
+
+    def apply(self, current, average):
+        velocity = np.float32(0.5) * current.memory + (average - current.weights)
+        return current.weights + velocity, velocity
+
+
+ADAM = FedAdam(ServerStepConfig(kind="fedadam", rate=0.05, tau=0.01), learned=50)  # 10 are statistics
+STEPS = [Momentum(), ADAM]
+
+CHOSEN = Hyperparameters(eta=0.1, alpha=3, batch_size=32)
+
+
+def with_momentum(rounds: int) -> np.ndarray:
+    """The same in plain floating point."""
+    weights, velocity = initial_weights(), np.zeros_like(initial_weights())
+    for t in range(rounds):
+        learners = {i: Learner(i) for i in range(1, 5)}
+        local = {i: learners[i].train(weights, CHOSEN, stream(7, "sgd", i, t)) for i in learners}
+        total = sum(learner.sample_count for learner in learners.values())
+        mean = sum(learners[i].sample_count * local[i].astype(np.float64) for i in learners) / total
+        velocity = 0.5 * velocity + (mean.astype(np.float32) - weights)
+        weights = weights + velocity
+    return weights
+
+
+@pytest.mark.parametrize("one_exchange_per_round", [False, True])
+def test_a_step_with_a_memory_takes_its_steps(one_exchange_per_round):
+    small = Small(step=Momentum(), one_exchange_per_round=one_exchange_per_round)
+    assert all(record.participants == 4 and record.rejected == 0 for record in small.play(4))
+    np.testing.assert_allclose(small.federation.weights, with_momentum(4), atol=1e-6)
+
+
+@pytest.mark.parametrize("codec", ["exact", "compact"])
+def test_a_client_that_missed_rounds_gets_the_memory_too(codec):
+    def offline(exchange, client):
+        return "offline" if client == 4 and 2 <= exchange < 8 else None
+
+    def play(step):
+        small = Small(step=step, codec=codec, wrap=lambda _, transport: Dropping(transport, offline))
+        return small, small.play(7)
+
+    small, records = play(Momentum())
+    assert records[3].cohort == (1, 2, 3)
+    assert records[-1].cohort == (1, 2, 3, 4)
+    assert all(record.rejected == 0 for record in records)
+    assert small.parts[4]._model.memory.any()
+    assert small.parts[4]._model.commitment == small.parts[1]._model.commitment
+    plain, _ = play(Small().step)
+    assert (small.federation.weights != plain.federation.weights).any()
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: type(step).__name__)
+@pytest.mark.parametrize("codec", ["exact", "compact"])
+@pytest.mark.parametrize("standalone", [False, True])
+def test_a_restored_run_goes_on_with_the_memory(codec, standalone, step, tmp_path):
+    options = {"step": step, "codec": codec, "standalone": standalone}
+    whole = Small(**options)
+    expected = [msgspec.structs.replace(record, seconds={}) for record in whole.play(5)]
+
+    first = Small(**options, state_file=StateFile(tmp_path / "server.state"))
+    records = list(first.federation.rounds(2))
+    state = first.state_file.read()
+    spare = Small(**options)
+    spare.federation.restore(state)
+    second = Small(**options, primer=spare.federation.primer())
+    second.federation.restore(state)
+    for client, part in first.parts.items():
+        second.parts[client].restore(part.saved_state())
+    records += second.federation.rounds(5)
+    assert [msgspec.structs.replace(record, seconds={}) for record in records] == expected
+    np.testing.assert_array_equal(second.federation.weights, whole.federation.weights)
+
+
+def test_a_step_that_leaves_no_numbers_loses_the_round_and_not_the_run():
+    class Explosive(Momentum):
+        """Divides by zero at the first step from W(0) only."""
+
+        def apply(self, current, average):
+            weights, memory = super().apply(current, average)
+            with np.errstate(divide="ignore"):
+                return weights / np.float32(not np.array_equal(current.weights, initial_weights())), memory
+
+    small = Small(step=Explosive())
+    first, second = small.play(2)
+    assert first.participants == second.participants == 0
+    assert {client.status for client in first.clients} == {"failed:aggregate-refused"}
+    np.testing.assert_array_equal(small.federation.weights, initial_weights())
+
+
+def test_the_memory_is_part_of_what_clients_agree_on():
+    small = Small(step=Momentum())
+    model = GlobalModel(b"", initial_weights(), memory=np.ones(60, np.float32))
+    assert small.parameters.read_contents(model.contents)[1].tolist() == [1.0] * 60
+    assert model.commitment != GlobalModel(b"", initial_weights(), memory=np.zeros(60, np.float32)).commitment
+    with pytest.raises(ProtocolError, match="wrong-size"):
+        small.parameters.read_contents(model.contents[:-4])
+
+
+def adam(weights: np.ndarray, averages: list[np.ndarray], learned: int) -> np.ndarray:
+    """Algorithm 2 of Reddi et al. in float64, weight by weight; what is not learned is averaged."""
+    w, m, v = weights.astype(np.float64), np.zeros(learned), np.full(learned, 0.01**2)
+    for average in averages:
+        for j in range(learned):
+            change = average[j] - w[j]
+            m[j] = 0.9 * m[j] + 0.1 * change
+            v[j] = 0.99 * v[j] + 0.01 * change**2
+            w[j] += 0.05 * m[j] / (v[j] ** 0.5 + 0.01)
+        w[learned:] = average[learned:]
+    return w
+
+
+def test_fedadam_is_the_algorithm_of_its_paper():
+    averages = [stream(t, "average").normal(0, 0.5, 60).astype(np.float32) for t in range(6)]
+    model = GlobalModel(b"", initial_weights(), memory=ADAM.initial_memory(60))
+    for average in averages:
+        untouched = model.weights.copy(), model.memory.copy(), average.copy()
+        weights, memory = ADAM.apply(model, average)
+        for now, before in zip((model.weights, model.memory, average), untouched, strict=True):
+            np.testing.assert_array_equal(now, before)
+        assert weights.dtype == memory.dtype == np.float32
+        assert len(memory) == len(ADAM.initial_memory(60)) == 100
+        model = GlobalModel(b"", weights, memory=memory)
+    np.testing.assert_allclose(model.weights, adam(initial_weights(), averages, 50), atol=1e-5)
+    np.testing.assert_array_equal(model.weights[50:], averages[-1][50:])
+
+
+def test_every_constant_of_fedadam_matters():
+    average = stream(0, "average").normal(0, 0.5, 60).astype(np.float32)
+
+    def after_two(config):
+        step, model = FedAdam(config, 60), GlobalModel(b"", initial_weights())
+        model = GlobalModel(b"", model.weights, memory=step.initial_memory(60))
+        for _ in range(2):
+            weights, memory = step.apply(model, average)
+            model = GlobalModel(b"", weights, memory=memory)
+        return model.weights.tobytes()
+
+    usual = ServerStepConfig(kind="fedadam")
+    for changed in ({"rate": 0.2}, {"beta1": 0.5}, {"beta2": 0.5}, {"tau": 0.1}):
+        assert after_two(msgspec.structs.replace(usual, **changed)) != after_two(usual)
+
+
+def test_a_configuration_names_its_step():
+    assert isinstance(server_step(ServerStepConfig(), 60), TakeAverage)
+    assert server_step(ServerStepConfig(kind="fedadam"), 50) == FedAdam(ServerStepConfig(kind="fedadam"), 50)
+
+
+@pytest.mark.parametrize("codec", ["exact", "compact"])
+def test_fedadam_makes_the_same_model_whoever_decrypts(codec):
+    def weights(**options):
+        small = Small(step=ADAM, codec=codec, **options)
+        assert all(record.participants == 4 and record.rejected == 0 for record in small.play(3))
+        return small.federation.weights
+
+    plain = weights(encryption="none")
+    np.testing.assert_array_equal(weights(), plain)
+    np.testing.assert_array_equal(weights(one_exchange_per_round=True), plain)
+    np.testing.assert_array_equal(weights(decryption="committee"), plain)
