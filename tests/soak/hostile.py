@@ -1,21 +1,28 @@
 """Hostile messages: real ones of every kind, altered, to CS and to clients. They get named refusals only.
 
-An outsider alters bytes. Someone who can open envelopes alters what is in them, but cannot sign. An enrolled
-client alters what it says and signs it: that may be taken, since a client may say what it likes, but it must
-not break anything.
+bytes       an outsider alters bytes, cuts, joins, repeats an old message, sends it to somebody else, or back
+unsigned    someone who can open envelopes alters what is in them, but cannot sign
+recombined  signed parts of several messages, in other numbers and another order
+signed      an enrolled client, or CS, alters what it says and signs it: that may be taken, since it may say
+            what it likes, but it must not break anything
 """
 
+import math
 import resource
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 
 from dapfl.federation.messages import (
+    PARTS,
     VERSION,
     Delivery,
     Refusal,
@@ -30,9 +37,17 @@ from dapfl.federation.messages import (
 )
 from dapfl.federation.transport import ClientId
 from tests.attacks.test_tampering import altered as altered_fields
-from tests.federation.small import Recording, Small, kind_of
+from tests.federation.small import kind_of
+from tests.soak.scenes import BEHIND, SCENES, Scene, scene
 
-SLOW = 1.0  # seconds that no message may take
+SLOW = 1.0  # seconds of CPU that no message may take
+MEMORY = 64 * 2**20  # bytes that no batch of messages may need beyond what the process has
+EXTREMES: tuple[Any, ...] = (
+    *(0, -1, 1, 2**31, 2**53 - 1, 2**53, 2**63 - 1, 2**64 - 1, -(2**63), True, None, (), {}),
+    *(0.0, -1.0, 1e-320, 1.7e308, math.inf, -math.inf, math.nan),
+    *(b"", bytes(32), bytes(4000), "", "x" * 4000, "\x1b]0;x\x07", "<a href='x'>", "\ud7ff", [[[[]]]]),
+)
+HOWS = ("bytes", "bytes", "unsigned", "recombined", "signed")
 
 
 @dataclass
@@ -47,34 +62,45 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Scene:
-    """A federation in the middle of a round, and real messages to start from."""
+class Hostile:
+    """A hostile message; `forged` if nobody has signed what it says."""
 
-    small: Small
-    to_server: list[tuple[ClientId, bytes]]
-    to_client: list[tuple[ClientId, bytes]]
-
-
-def played(decryption: Literal["shared", "committee"]) -> Scene:
-    """Three rounds, with notices and refusals among the messages, and an open fourth."""
-    clients = 6 if decryption == "committee" else 4
-    small = Small(
-        clients=clients,
-        decryption=decryption,
-        min_cohort=3,
-        budgets={4: 1.0},
-        wrap=lambda _, transport: Recording(transport),
-    )
-    small.play(3)
-    recording: Any = small.transport
-    up = [pair for exchange in recording.replies for pair in exchange.items()]
-    down = [pair for exchange in recording.sent for pair in exchange.items()]
-    up.append((1, small.parts[1].handle(b"junk")))
-    small.server.open_round(3, range(1, clients + 1))
-    return Scene(small, up, down)
+    client: ClientId
+    data: bytes
+    kind: str
+    forged: bool
 
 
-scene = cache(played)
+def attack(tally: Tally, seed: int, count: int) -> None:
+    """Sends `count` hostile messages to one federation, half of them each way."""
+    stage, rng = scene(*SCENES[seed % len(SCENES)]), np.random.default_rng(seed)
+    with limited_memory():
+        for number in range(count):
+            began = time.process_time()
+            if number % 2:
+                _to_server(tally, stage, rng)
+            else:
+                _to_client(tally, stage, rng)
+            spent = time.process_time() - began
+            tally.messages += 1
+            tally.slowest = max(tally.slowest, spent)
+            if spent > SLOW:
+                tally.problems.append(f"message {number} of seed {seed} took {spent:.2f} s of CPU")
+
+
+@contextmanager
+def limited_memory() -> Iterator[None]:
+    """An allocation beyond `MEMORY` fails, and so becomes an internal-error."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+
+
+# Altering -----------------------------------------------------------------------------------------
 
 
 def altered(data: bytes, rng: np.random.Generator, others: list[bytes]) -> bytes:
@@ -102,72 +128,12 @@ def altered(data: bytes, rng: np.random.Generator, others: list[bytes]) -> bytes
     return bytes(changed)
 
 
-def attack(tally: Tally, seed: int, count: int, decryption: Literal["shared", "committee"]) -> None:
-    """Sends `count` hostile messages, half of them each way."""
-    stage, rng = scene(decryption), np.random.default_rng(seed)
-    small = stage.small
-    for number in range(count):
-        began = time.perf_counter()
-        if number % 2:
-            _to_server(tally, stage, rng)
-        else:
-            _to_client(tally, stage, rng)
-        spent = time.perf_counter() - began
-        tally.messages += 1
-        tally.slowest = max(tally.slowest, spent)
-        if len(small.server.memory.ledger.rejections) > 1000:
-            small.server.memory.ledger.rejections.clear()
-
-
-def _to_server(tally: Tally, stage: Scene, rng: np.random.Generator) -> None:
-    small, server = stage.small, stage.small.server
-    client, message = stage.to_server[int(rng.integers(len(stage.to_server)))]
-    others = [data for _, data in stage.to_server]
-    how = ("bytes", "unsigned", "signed")[int(rng.integers(3))]
-    if how == "bytes":
-        hostile = altered(message, rng, others)
-        tally.kinds[f"up/{how}"] += 1
-    else:
-        hostile, kind = _altered_inside(small, client, message, rng, signed=how == "signed")
-        tally.kinds[f"up/{how}/{kind}"] += 1
-    before, rejected = server.saved_state(), len(server.rejections)
-    counted = {name: tuple(each.senders) for name, each in server._partial_sums.items()}
-    try:
-        server.receive(client, hostile)
-    except Exception as error:
-        tally.problems.append(f"CS raised {type(error).__name__} for {hostile.hex()[:200]}")
-        return
-    reasons = [each.reason for each in server.rejections[rejected:]]
-    tally.outcomes[reasons[0] if reasons else "taken"] += 1
-    if "internal-error" in reasons:
-        tally.problems.append(f"internal-error at CS for {how} {hostile.hex()[:200]}")
-    if how != "signed" and hostile != message:
-        after = {name: tuple(each.senders) for name, each in server._partial_sums.items()}
-        if not reasons or server.saved_state() != before or after != counted:
-            tally.problems.append(f"a forgery was taken: {how} {hostile.hex()[:200]}")
-
-
-def _altered_inside(
-    small: Small, client: ClientId, message: bytes, rng: np.random.Generator, *, signed: bool
-) -> tuple[bytes, str]:
-    """A client's message with other contents in its envelope; signed again, or with the old signature."""
-    assert small.keys is not None
-    box = decode_sealed(message, len(message)).box
-    opened = small.server_suite().open(client, box, associated_data(small.federation_id, client))
-    (part, *_) = decode_delivery(opened, len(opened)).parts
-    said = decode_client_body(part.body)
-    body, kind = _altered_body(said, part.body, rng, fields=signed), kind_of(said)
-    suite = small.client_suite(client)
-    signature = suite.sign(body) if signed else part.signature
-    delivery = encode(Delivery(VERSION, (Signed(body, signature),)))
-    sealed = suite.seal(delivery, associated_data(small.federation_id, client))
-    return encode(Sealed(VERSION, client, sealed)), kind
-
-
 def _altered_body(body: Struct, data: bytes, rng: np.random.Generator, *, fields: bool) -> bytes:
     """Other bytes; or, where they will be signed, mostly a body of the right form with another field."""
     if not fields or rng.integers(4) == 0:
         return altered(data, rng, [data])
+    if rng.integers(2) == 0:
+        return msgspec.msgpack.encode(_extreme(msgspec.msgpack.decode(data), rng))
     choices = [changed for _, changed in altered_fields(body)]
     try:
         return encode(choices[int(rng.integers(len(choices)))])
@@ -175,41 +141,159 @@ def _altered_body(body: Struct, data: bytes, rng: np.random.Generator, *, fields
         return altered(data, rng, [data])
 
 
-def _to_client(tally: Tally, stage: Scene, rng: np.random.Generator) -> None:
-    small = stage.small
-    client, message = stage.to_client[int(rng.integers(len(stage.to_client)))]
-    others = [data for _, data in stage.to_client]
-    how = ("bytes", "unsigned", "signed")[int(rng.integers(3))]
-    kind = "delivery"
+def _extreme(value: Any, rng: np.random.Generator) -> Any:
+    """Values as decoded, one of them replaced by what nobody would send; reports are bytes within a body."""
+    if isinstance(value, list | dict) and value and rng.integers(8):
+        key = (
+            int(rng.integers(len(value)))
+            if isinstance(value, list)
+            else list(value)[int(rng.integers(len(value)))]
+        )
+        changed = value.copy()
+        changed[key] = _extreme(value[key], rng)
+        return changed
+    if isinstance(value, bytes) and value[:1] >= b"\x80" and rng.integers(4):
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            inner = msgspec.msgpack.decode(value)
+            if isinstance(inner, dict):
+                return msgspec.msgpack.encode(_extreme(inner, rng))
+    return EXTREMES[int(rng.integers(len(EXTREMES)))]
+
+
+def _recombined(parts: list[Signed], more: list[Signed], rng: np.random.Generator) -> tuple[Signed, ...]:
+    pool = [*parts, *more]
+    count = int(rng.choice([1, 2, 3, PARTS, PARTS + 1]))
+    return tuple(pool[int(rng.integers(len(pool)))] for _ in range(count))
+
+
+def _pick(rng: np.random.Generator, fresh: list[tuple[ClientId, bytes]], old: list[tuple[ClientId, bytes]]):
+    """Mostly a message that is due."""
+    source = old if rng.integers(4) == 0 else fresh
+    return source[int(rng.integers(len(source)))]
+
+
+# To CS --------------------------------------------------------------------------------------------
+
+
+def _for_server(stage: Scene, rng: np.random.Generator) -> Hostile:
+    client, message = _pick(rng, list(stage.fresh_up.items()), stage.old_up)
+    how = HOWS[int(rng.integers(len(HOWS)))]
     if how == "bytes":
-        hostile = altered(message, rng, others)
+        others = [data for _, data in (*stage.old_up, *stage.old_down)]
+        match int(rng.integers(8)):
+            case 0:  # an old one again, or one of the server's own, or another client's
+                name, data = [*stage.old_up, *stage.old_down][int(rng.integers(len(others)))]
+                return Hostile(name, data, "up/again", forged=True)
+            case 1:
+                other = 1 + client % len(stage.clients)
+                return Hostile(other, message, "up/in another's name", forged=True)
+        data = altered(message, rng, others)
+        return Hostile(client, data, "up/bytes", forged=data != message)
+    suite = stage.small.client_suite(client)
+    parts = _parts_of(stage, client, message)
+    kind = "delivery"
+    forged = how == "unsigned"
+    if how == "recombined":
+        giver, old = stage.old_up[int(rng.integers(len(stage.old_up)))]
+        parts = list(_recombined(parts, _parts_of(stage, giver, old), rng))
     else:
-        parts = list(decode_delivery(message, len(message)).parts)
         place = int(rng.integers(len(parts)))
-        said = decode_server_body(parts[place].body)
-        body, kind = _altered_body(said, parts[place].body, rng, fields=how == "signed"), kind_of(said)
-        signature = small.server_suite().sign(body) if how == "signed" else parts[place].signature
-        parts[place] = Signed(body, signature)
-        hostile = encode(Delivery(VERSION, tuple(parts)))
-    tally.kinds[f"down/{how}/{kind}"] += 1
-    victim = small.parts[client]
-    latest, model = dict(victim._latest), victim._model
-    reply = victim.handle(hostile)
-    victim._refused.clear()
-    if not reply:
-        tally.problems.append(f"client {client} could not even refuse {hostile.hex()[:200]}")
+        said = decode_client_body(parts[place].body)
+        kind = kind_of(said)
+        body = _altered_body(said, parts[place].body, rng, fields=how == "signed")
+        forged = forged and body != parts[place].body
+        parts[place] = Signed(body, suite.sign(body) if how == "signed" else parts[place].signature)
+    delivery = encode(Delivery(VERSION, tuple(parts)))
+    box = suite.seal(delivery, associated_data(stage.small.federation_id, client))
+    return Hostile(client, encode(Sealed(VERSION, client, box)), f"up/{how}/{kind}", forged)
+
+
+def _parts_of(stage: Scene, client: ClientId, message: bytes) -> list[Signed]:
+    box = decode_sealed(message, len(message)).box
+    opened = stage.small.server_suite().open(client, box, associated_data(stage.small.federation_id, client))
+    return list(decode_delivery(opened, len(opened)).parts)
+
+
+def _to_server(tally: Tally, stage: Scene, rng: np.random.Generator) -> None:
+    hostile, server = _for_server(stage, rng), stage.server
+    tally.kinds[hostile.kind] += 1
+    rejected = len(server.rejections)
+    try:
+        server.receive(hostile.client, hostile.data)
+    except Exception as error:
+        tally.problems.append(f"CS raised {type(error).__name__} for {_shown(hostile)}")
         return
-    bodies = small.server.open(client, reply)
-    reason = bodies[0].reason if isinstance(bodies[0], Refusal) else "taken"
+    reasons = [each.reason for each in server.rejections[rejected:] if each.at == "server"]
+    tally.outcomes[reasons[0] if reasons else "taken"] += 1
+    if "internal-error" in reasons:
+        tally.problems.append(f"internal-error at CS for {_shown(hostile)}")
+    changed = server.saved_state() != stage.state or bool(server._partial_sums)
+    if hostile.forged and (not reasons or changed):
+        tally.problems.append(f"a forgery was taken: {_shown(hostile)}")
+    if not reasons or changed or "bad-report" in reasons:
+        stage.forget_server()
+    elif len(server.rejections) > 100:
+        server.rejections.clear()
+
+
+# To clients ---------------------------------------------------------------------------------------
+
+
+def _for_client(stage: Scene, rng: np.random.Generator) -> Hostile:
+    client, message = _pick(rng, list(stage.fresh_down.items()), stage.old_down)
+    how = HOWS[int(rng.integers(len(HOWS)))]
+    if how == "bytes":
+        others = [data for _, data in (*stage.old_up, *stage.old_down)]
+        if int(rng.integers(8)) == 0:
+            _, data = [*stage.old_up, *stage.old_down][int(rng.integers(len(others)))]
+            again = (client, data) in stage.old_down and client != BEHIND  # else it is late, not repeated
+            return Hostile(client, data, "down/again", forged=again)
+        data = altered(message, rng, others)
+        return Hostile(client, data, "down/bytes", forged=data != message)
+    parts = list(decode_delivery(message, len(message)).parts)
+    if how == "recombined":
+        _, old = stage.old_down[int(rng.integers(len(stage.old_down)))]
+        parts = list(_recombined(parts, list(decode_delivery(old, len(old)).parts), rng))
+        return Hostile(client, encode(Delivery(VERSION, tuple(parts))), "down/recombined", forged=False)
+    place = int(rng.integers(len(parts)))
+    said = decode_server_body(parts[place].body)
+    body = _altered_body(said, parts[place].body, rng, fields=how == "signed")
+    forged = how == "unsigned" and body != parts[place].body
+    signature = stage.small.server_suite().sign(body) if how == "signed" else parts[place].signature
+    parts[place] = Signed(body, signature)
+    return Hostile(client, encode(Delivery(VERSION, tuple(parts))), f"down/{how}/{kind_of(said)}", forged)
+
+
+def _to_client(tally: Tally, stage: Scene, rng: np.random.Generator) -> None:
+    hostile = _for_client(stage, rng)
+    tally.kinds[hostile.kind] += 1
+    victim = stage.clients[hostile.client]
+    model, latest = victim._model, dict(victim._latest)
+    reply = victim.handle(hostile.data)
+    if not reply:
+        tally.problems.append(f"client {hostile.client} could not even refuse {_shown(hostile)}")
+    refused = victim._refused[-1:]
+    reason = refused[0] if refused else "taken"
+    if tally.messages % 64 == 0 and refused:  # the refusal itself is a message of the protocol
+        (said,) = stage.small.server.open(hostile.client, reply)
+        if not isinstance(said, Refusal) or said.reason != reason:
+            tally.problems.append(f"{reason} was not said, but {said!r:.200}, for {_shown(hostile)}")
     tally.outcomes[f"client: {reason}"] += 1
     if reason == "internal-error":
-        tally.problems.append(f"internal-error at a client for {how} {hostile.hex()[:200]}")
-    if how != "signed" and hostile != message and (reason == "taken" or victim._model is not model):
-        tally.problems.append(f"a client took a forgery: {hostile.hex()[:200]}")
-    if how == "signed":  # what CS has signed may be obeyed; the next victim begins as this one did
-        victim._latest, victim._model = latest, model
+        tally.problems.append(f"internal-error at a client for {_shown(hostile)}")
+    moved = victim._model is not model or victim._latest != latest
+    if hostile.forged and (reason == "taken" or moved):
+        tally.problems.append(f"a client took a forgery: {_shown(hostile)}")
+    victim._refused.clear()
+    if reason == "taken" or moved:
+        stage.forget(hostile.client)
 
 
-def peak_megabytes() -> float:
-    """The largest memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def _shown(hostile: Hostile) -> str:
+    return f"{hostile.kind} {hostile.data.hex()[:200]}"
+
+
+def megabytes() -> float:
+    """The memory of this process now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20

@@ -5,15 +5,16 @@ import pytest
 from tests.federation.small import Small
 from tests.soak.faults import FaultTally, run_with_faults
 from tests.soak.hostile import Tally, attack
+from tests.soak.scenes import SCENES
 from tests.soak.secrets import forms, leaks, private_values
 
 
-@pytest.mark.parametrize("decryption", ["shared", "committee"])
-def test_hostile_messages_get_named_refusals_only(decryption):
+@pytest.mark.parametrize("number", range(len(SCENES)), ids=["-".join(each) for each in SCENES])
+def test_hostile_messages_get_named_refusals_only(number):
     tally = Tally()
-    attack(tally, 0, 150, decryption)
+    attack(tally, number, 100)
     assert tally.problems == []
-    assert tally.messages == 150 and len(tally.outcomes) > 5
+    assert tally.messages == 100 and len(tally.outcomes) > 5
 
 
 @pytest.mark.parametrize("one_exchange_per_round", [False, True])

@@ -1,0 +1,68 @@
+"""The parts of a soak. Each does one batch, adds to the counts, and notes what should not have happened."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.soak.counts import Counts
+from tests.soak.faults import FaultTally, run_with_faults
+from tests.soak.hostile import Tally, attack, megabytes
+from tests.soak.secrets import leaks
+
+_MESSAGES = 2000
+
+
+def messages(counts: Counts) -> None:
+    """Hostile messages, to CS and to clients."""
+    tally, number, before = Tally(), counts.batch("messages"), megabytes()
+    attack(tally, number, _MESSAGES)
+    forgeries = sum("forgery" in problem for problem in tally.problems)
+    counts.add(
+        "messages",
+        messages=tally.messages,
+        forgeries_taken=forgeries,
+        outcomes=tally.outcomes,
+        kinds=tally.kinds,
+    )
+    after = megabytes()
+    counts.largest(
+        "messages",
+        slowest_cpu_seconds=tally.slowest,
+        memory_megabytes=after,
+        memory_growth_megabytes=after - before if number else 0.0,
+    )
+    counts.problems += tally.problems
+
+
+def faults(counts: Counts) -> None:
+    """Faults in runs that live in this process."""
+    tally, number = FaultTally(), counts.batch("faults")
+    decryption: Any = "committee" if number % 4 == 3 else "shared"
+    for each in range(2):
+        run_with_faults(
+            tally,
+            2 * number + each,
+            codec="compact" if number % 5 == 4 else "exact",
+            decryption=decryption,
+            one_exchange_per_round=bool(each),
+        )
+    counts.add(
+        "faults",
+        faults=sum(tally.faults.values()),
+        kinds=tally.faults,
+        runs=tally.runs,
+        rounds=tally.rounds,
+        lost_rounds=tally.lost_rounds,
+        named=tally.rejections,
+    )
+    counts.largest("faults", memory_megabytes=megabytes())
+    counts.problems += tally.problems
+
+
+def secrets(counts: Counts) -> None:
+    """Searches for private values in all that a run leaves behind."""
+    found = leaks("committee" if counts.batch("secrets") % 2 else "shared")
+    counts.add("secrets", searches=1, found=len(found))
+    counts.problems += [f"found outside: {name}" for name in found]
+
+
+PARTS: dict[str, Callable[[Counts], None]] = {"messages": messages, "faults": faults, "secrets": secrets}

@@ -1,0 +1,104 @@
+"""Federations in the middle of a round, for hostile messages: real ones to start from, and their victims.
+
+A victim that has taken a message is another one afterwards. So each message meets a copy of the federation
+as it was, or the same one, if nothing has changed.
+"""
+
+import copy
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from dapfl.federation.client import Client
+from dapfl.federation.server.central_server import CentralServer
+from dapfl.federation.transport import ClientId
+from tests.federation.small import Dropping, Recording, Small
+
+Name = Literal["shared", "shared-compact", "committee"]
+Moment = Literal["called", "asked"]
+SCENES: tuple[tuple[Name, Moment], ...] = (
+    ("shared", "called"),
+    ("committee", "called"),
+    ("shared-compact", "called"),
+    ("shared", "asked"),
+    ("committee", "asked"),
+    ("shared-compact", "asked"),
+)
+BEHIND = 3  # this client has missed rounds, and gets more than the others
+
+
+@dataclass
+class Scene:
+    """A federation that waits: CS has called its clients, or asked them for the model.
+
+    `fresh` are the messages that are due now: to clients, and to CS. `old` are those of earlier rounds.
+    """
+
+    small: Small
+    fresh_down: dict[ClientId, bytes]
+    fresh_up: dict[ClientId, bytes]
+    old_down: list[tuple[ClientId, bytes]]
+    old_up: list[tuple[ClientId, bytes]]
+    server: CentralServer
+    clients: dict[ClientId, Client]
+
+    def __post_init__(self) -> None:
+        self._server, self._clients = self.server, self.clients
+        self.state = self.server.saved_state()
+        self.server, self.clients = self._copy(self._server), dict(self._clients)
+        for client in self.clients:
+            self.forget(client)
+
+    def forget_server(self) -> None:
+        """CS is again as it was."""
+        self.server = self._copy(self._server)
+
+    def forget(self, client: ClientId) -> None:
+        """The client is again as it was."""
+        self.clients[client] = self._copy(self._clients[client])
+
+    def _copy(self, participant: Any) -> Any:
+        """A participant with the same keys and parameters, and a memory of its own."""
+        keep = [participant._suite, participant._parameters, self.small.parameters]
+        return copy.deepcopy(participant, {id(each): each for each in keep})
+
+
+@cache
+def scene(name: Name, moment: Moment) -> Scene:
+    """Four rounds, with notices and refusals among their messages, and the fifth."""
+    committee = name == "committee"
+    clients = 6 if committee else 4
+
+    def lost(exchange: int, client: ClientId) -> str | None:
+        return "offline" if client == BEHIND and exchange > 1 else None
+
+    small = Small(
+        clients=clients,
+        decryption="committee" if committee else "shared",
+        codec="compact" if name == "shared-compact" else "exact",
+        budgets={1: 1.0},
+        min_cohort=2 if not committee else 3,
+        wrap=lambda _, transport: Recording(Dropping(transport, lost)),
+    )
+    small.play(4)
+    recording: Any = small.transport
+    old_up = [pair for exchange in recording.replies for pair in exchange.items()]
+    old_down = [pair for exchange in recording.sent for pair in exchange.items()]
+    old_up.append((1, small.parts[1].handle(b"junk")))
+    everyone = range(1, clients + 1)
+    down = small.server.open_round(4, everyone)
+    if moment == "asked":
+        for client, message in down.items():
+            small.server.receive(client, small.parts[client].handle(message))
+        assert small.server.aggregate(), small.server.rejections
+        small.server.close_round()
+        down = small.server.request_model(everyone)
+    before = {client: copy_of(small, part) for client, part in small.parts.items()}
+    up = {client: copy_of(small, small.parts[client]).handle(message) for client, message in down.items()}
+    return Scene(small, down, up, old_down, old_up, small.server, before)
+
+
+def copy_of(small: Small, client: Client) -> Client:
+    """A client with the same keys and a memory of its own."""
+    keep = [client._suite, client._parameters]
+    return copy.deepcopy(client, {id(each): each for each in keep})
