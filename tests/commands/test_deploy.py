@@ -15,7 +15,7 @@ pytest.importorskip("flwr")
 from dapfl import cli
 from dapfl.config import load
 from dapfl.engines.flower.deployment.folders import ClientFolder, Deployment
-from dapfl.federation.kdc import ClientBundle, ServerBundle, bundle_path, load_bundle
+from dapfl.federation.keys.bundles import ClientBundle, ServerBundle, bundle_path, load_bundle
 
 TASK = Path(__file__).parents[1] / "engines" / "tiny_task.py"
 

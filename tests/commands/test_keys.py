@@ -1,7 +1,7 @@
 import pytest
 
 from dapfl.cli import main
-from dapfl.federation.kdc import load_bundles
+from dapfl.federation.keys.bundles import load_bundles
 
 
 def generate(folder, *flags: str) -> int:

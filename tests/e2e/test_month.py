@@ -23,11 +23,12 @@ from dapfl.engines.base import Deployed
 from dapfl.engines.flower.apps.persistent_client import FileStateStore, PersistentClient
 from dapfl.engines.flower.apps.worker import build
 from dapfl.errors import KeyFileError, TransportError
-from dapfl.federation.assembly import load_server_keys, parameters_of
+from dapfl.federation.assembly import parameters_of
 from dapfl.federation.global_model.averaging import next_model
 from dapfl.federation.protection.base import encoded_count
 from dapfl.federation.protection.open import OpenServerSuite
 from dapfl.federation.records import RoundRecord
+from dapfl.federation.run_keys import load_server_keys
 from dapfl.federation.transport import Exchange
 from dapfl.hyperparameters import Hyperparameters
 from dapfl.learning.runtime import task_runtime
@@ -210,8 +211,8 @@ def test_a_long_month(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_server_enrols_nobody_without_the_kdc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The attack: CS, with its own keys, makes a roster with a client of its own."""
-    from dapfl.federation.kdc import generate_more
-    from dapfl.federation.roster import ROSTER, Roster, SignedRoster
+    from dapfl.federation.keys.kdc import generate_more
+    from dapfl.federation.keys.roster import ROSTER, Roster, SignedRoster
 
     month = Month(tmp_path, monkeypatch, rounds=1)
     keys = load_server_keys(month.config, month.server)

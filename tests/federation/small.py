@@ -19,7 +19,8 @@ from dapfl.federation.global_model.parameters import PublicParameters
 from dapfl.federation.global_model.recovery import RecoveryBuilder
 from dapfl.federation.global_model.server_step import ServerStep, TakeAverage
 from dapfl.federation.global_model.shared_decryption import SharedDecryption
-from dapfl.federation.kdc import ClientBundle, ServerBundle, generate
+from dapfl.federation.keys.bundles import ClientBundle, ServerBundle
+from dapfl.federation.keys.kdc import generate
 from dapfl.federation.messages import (
     VERSION,
     ClientBody,

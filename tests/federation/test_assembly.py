@@ -6,16 +6,8 @@ import pytest
 
 from dapfl.config import RunConfig, override
 from dapfl.errors import ConfigError
-from dapfl.federation.assembly import (
-    Shared,
-    bounds_of,
-    build_client,
-    build_federation,
-    keys_needed,
-    load_keys,
-    make_keys,
-    save_keys,
-)
+from dapfl.federation.assembly import Shared, bounds_of, build_client, build_federation
+from dapfl.federation.run_keys import keys_needed, load_keys, make_keys, save_keys
 from dapfl.federation.transport import LocalTransport
 from tests.federation.small import fixed_policy
 

@@ -1,13 +1,15 @@
 """Decryption by a committee: the same model, whoever is missing, and after any crash."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dapfl.config import CryptoConfig, RunConfig
 from dapfl.errors import ConfigError, KeyFileError
-from dapfl.federation import kdc
 from dapfl.federation.assembly import parameters_of
-from dapfl.federation.kdc import bundle_path, load_bundles, save_bundles
+from dapfl.federation.keys import kdc
+from dapfl.federation.keys.bundles import bundle_path, load_bundles, save_bundles
 from dapfl.federation.messages import Proposal as ProposalBody
 from dapfl.federation.messages import Report, Upload, decode_client_body, decode_server_body
 from dapfl.federation.records import Rejection, Status
@@ -192,7 +194,7 @@ def test_a_committee_needs_the_usual_kind_of_key():
 
 def test_a_false_share_is_named_and_the_round_finishes_with_others():
     server, clients = insecure_keys(decryption="committee")
-    bad = clients | {3: kdc.replace(clients[3], share=kdc.replace(clients[3].share, secret=12345))}
+    bad = clients | {3: replace(clients[3], share=replace(clients[3].share, secret=12345))}
     small = committee(keys=(server, bad))
     record = small.federation.run_round(0)
     assert record.participants == 6

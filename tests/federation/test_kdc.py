@@ -7,17 +7,16 @@ import pytest
 from dapfl.config import CryptoConfig
 from dapfl.crypto.paillier import PrivateKey, PublicKey
 from dapfl.errors import KeyFileError
-from dapfl.federation.kdc import (
+from dapfl.federation.keys.bundles import (
     ClientBundle,
     ServerBundle,
     bundle_path,
-    generate,
-    keys_needed,
     load_bundle,
     load_bundles,
     save_bundle,
     save_bundles,
 )
+from dapfl.federation.keys.kdc import generate, keys_needed
 from tests.federation.small import insecure_keys
 
 
@@ -152,14 +151,14 @@ def test_missing_and_mixed_up_files_are_named(tmp_path):
     server, clients = insecure_keys()
     save_bundles(tmp_path, server, clients)
     save_bundle(bundle_path(tmp_path, 2), clients[1])
-    with pytest.raises(KeyFileError, match="not the bundle of client 2"):
+    with pytest.raises(KeyFileError, match="not the key bundle of client 2"):
         load_bundles(tmp_path, allow_insecure_small_keys=True)
     _, others = insecure_keys(federation=1)
     save_bundle(bundle_path(tmp_path, 2), others[2])
     with pytest.raises(KeyFileError, match="two federations"):
         load_bundles(tmp_path, allow_insecure_small_keys=True)
     save_bundle(bundle_path(tmp_path, None), clients[1])
-    with pytest.raises(KeyFileError, match="not the bundle of the server"):
+    with pytest.raises(KeyFileError, match="not the key bundle of a server"):
         load_bundles(tmp_path, allow_insecure_small_keys=True)
 
 

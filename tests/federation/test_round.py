@@ -3,7 +3,7 @@ import pytest
 
 from dapfl.config import CryptoConfig, PolicyConfig
 from dapfl.crypto.engines.base import available_engines
-from dapfl.federation.kdc import generate
+from dapfl.federation.keys.kdc import generate
 from dapfl.federation.records import RoundRecord
 from dapfl.hyperparameters import Hyperparameters
 from dapfl.learning.metrics import Metrics

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from dapfl.config import RunConfig, override
 from dapfl.errors import ConfigError, TaskError
-from dapfl.federation.assembly import Shared, build_client, build_federation, make_keys
+from dapfl.federation.assembly import Shared, build_client, build_federation
 from dapfl.federation.records import RoundRecord
+from dapfl.federation.run_keys import make_keys
 from dapfl.federation.transport import LocalTransport
 from dapfl.hyperparameters import Hyperparameters
 from dapfl.learning.data import Dataset

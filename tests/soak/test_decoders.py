@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dapfl.config import load
 from dapfl.errors import DapflError
-from dapfl.federation.kdc import load_bundle, save_bundle
+from dapfl.federation.keys.bundles import load_bundle, save_bundle
 from dapfl.runs.directory import Checkpoint, RunDirectory
 from dapfl.runs.manifest import Manifest
 from dapfl.runs.results import RoundsReader

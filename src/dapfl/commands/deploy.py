@@ -137,7 +137,7 @@ def _update(args: argparse.Namespace) -> int:
 def _init(args: argparse.Namespace) -> int:
     from dapfl.config import RunConfig, load, override
     from dapfl.engines.flower.deployment.prepare import Place, prepare
-    from dapfl.federation.assembly import keys_needed
+    from dapfl.federation.run_keys import keys_needed
     from dapfl.runs.settings import resolve
 
     # A device measures itself; nothing about it is simulated.

@@ -10,7 +10,7 @@ from dapfl.errors import KeyFileError
 
 if TYPE_CHECKING:
     from dapfl.crypto.paillier import PublicKey
-    from dapfl.federation.kdc import Bundle, ClientBundle
+    from dapfl.federation.keys.bundles import Bundle, ClientBundle
 
 EXAMPLES = """examples:
   dapfl keys generate --clients 20 --out keys      one bundle for the server, one for each client
@@ -54,14 +54,14 @@ def execute(args: argparse.Namespace) -> int:
 def _generate(args: argparse.Namespace) -> int:
     from dapfl.config import RunConfig, override
     from dapfl.console import out, progress
-    from dapfl.federation import kdc
+    from dapfl.federation.keys import bundles, kdc
 
     config = override(RunConfig(), changes(args, _OPTIONS))
-    if kdc.bundle_path(args.out, None).exists():
+    if bundles.bundle_path(args.out, None).exists():
         raise KeyFileError(f"{args.out} holds the keys of a federation already: choose another --out.")
     with progress("Keys", kdc.keys_needed(config.clients)) as advance:
         server, clients = kdc.generate(config.clients, config.crypto, advance)
-    kdc.save_bundles(args.out, server, clients)
+    bundles.save_bundles(args.out, server, clients)
     out.print(
         f"{args.out}: keys of {config.crypto.key_bits} bits for the server and {config.clients} clients, "
         f"federation {server.federation.hex()}",
@@ -72,9 +72,9 @@ def _generate(args: argparse.Namespace) -> int:
 
 def _show(path: Path) -> int:
     from dapfl.console import out
-    from dapfl.federation import kdc
+    from dapfl.federation.keys import bundles
 
-    bundle = kdc.load_bundle(path, allow_insecure_small_keys=True)
+    bundle = bundles.load_bundle(path, allow_insecure_small_keys=True)
     for line in [*_lines(bundle), *_uses(path)]:
         out.print(line, markup=False)
     return 0
@@ -90,7 +90,7 @@ def _uses(path: Path) -> list[str]:
 
 def _lines(bundle: "Bundle") -> list[str]:
     """What a bundle holds: names, sizes and fingerprints, never a secret."""
-    from dapfl.federation.kdc import ServerBundle
+    from dapfl.federation.keys.bundles import ServerBundle
 
     if isinstance(bundle, ServerBundle):
         lines = ["The keys of the central server"]

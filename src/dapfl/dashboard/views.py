@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from dapfl.config import CryptoConfig
-from dapfl.federation.kdc import committee_of
+from dapfl.federation.keys.kdc import committee_of
 from dapfl.federation.records import ClientRecord, RoundRecord, Status
 from dapfl.reporting.palette import PHASES, STATUSES, Ink, capability_inks
 from dapfl.runs.lost_work import by_reason

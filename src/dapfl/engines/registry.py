@@ -15,7 +15,7 @@ from dapfl.engines.inline import InlineEngine
 from dapfl.engines.local import WorkerPool
 from dapfl.federation.assembly import Shared, build_client
 from dapfl.federation.client import Client
-from dapfl.federation.kdc import ClientBundle
+from dapfl.federation.keys.bundles import ClientBundle
 from dapfl.federation.transport import ClientId
 
 

@@ -7,24 +7,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dapfl.config import PolicyConfig, RunConfig, ServerStepConfig
-from dapfl.crypto import keyfile
 from dapfl.crypto.packing import Bounds, Segment, codec_named
-from dapfl.errors import ConfigError, KeyFileError
-from dapfl.federation import kdc
+from dapfl.errors import ConfigError
 from dapfl.federation.adversaries.adversary import Adversaries, check_names
-from dapfl.federation.adversaries.insiders import INSIDERS, FalseShare
 from dapfl.federation.client import Client
 from dapfl.federation.global_model.derivation import ModelStore
 from dapfl.federation.global_model.parameters import PublicParameters
 from dapfl.federation.global_model.server_step import server_step
-from dapfl.federation.kdc import ClientBundle, ServerBundle
+from dapfl.federation.keys.bundles import ClientBundle, ServerBundle
 from dapfl.federation.messages import FEDERATION_BYTES, digest
 from dapfl.federation.participants import (
     client_suite,
@@ -33,7 +29,6 @@ from dapfl.federation.participants import (
     server_suite,
     smallest_cohort,
 )
-from dapfl.federation.roster import ROSTER, SignedRoster, admission_path, bundle_of
 from dapfl.federation.round import Federation
 from dapfl.federation.server.central_server import CentralServer
 from dapfl.federation.server_state.state_file import StateFile
@@ -51,91 +46,6 @@ from dapfl.tuning.build import build_policy
 from dapfl.tuning.selection import build_selector
 
 _SIGMAS = 6  # no client of a normal distribution is larger than this many deviations above the mean
-
-
-@dataclass(frozen=True)
-class Keys:
-    """Every participant's bundle; None where nothing is encrypted."""
-
-    server: ServerBundle | None
-    clients: Mapping[ClientId, ClientBundle | None]
-    insiders: Mapping[ClientId, ClientBundle | None]
-    members: tuple[ClientId, ...] | None = None
-    """The clients of a federation whose clients have changed; None for 1 to N."""
-
-
-def make_keys(config: RunConfig, advance: Callable[[], object] = lambda: None) -> Keys:
-    """Phase 0 inside one process: the KDC makes the keys of a whole run."""
-    everyone = range(1, config.clients + len(_insiders(config)) + 1)
-    if config.crypto.encryption == "none":
-        return _split(config, None, dict.fromkeys(everyone))
-    attackers = [config.clients + k for k, name in enumerate(_insiders(config), 1) if name == FalseShare.name]
-    server, clients = kdc.generate(len(everyone), config.crypto, advance, seats=attackers)
-    return _split(config, server, clients)
-
-
-def save_keys(folder: Path, keys: Keys) -> None:
-    """Writes every bundle of a run into a folder; a run without keys writes nothing."""
-    if keys.server is not None:
-        bundles = {i: bundle for i, bundle in {**keys.clients, **keys.insiders}.items() if bundle is not None}
-        kdc.save_bundles(folder, keys.server, bundles)
-
-
-def load_keys(config: RunConfig, folder: Path) -> Keys:
-    """The bundles that `save_keys` wrote for this run."""
-    crypto = config.crypto
-    server, clients = kdc.load_bundles(
-        folder, engine=crypto.engine, allow_insecure_small_keys=crypto.allow_insecure_small_keys
-    )
-    return _split(config, server, clients)
-
-
-def load_server_keys(config: RunConfig, folder: Path) -> Keys:
-    """The server's own bundle: all that CS has when the clients are on machines of their own."""
-    path = kdc.bundle_path(folder, None)
-    bundle = kdc.load_bundle(
-        path,
-        engine=config.crypto.engine,
-        allow_insecure_small_keys=config.crypto.allow_insecure_small_keys,
-    )
-    if not isinstance(bundle, ServerBundle):
-        raise KeyFileError(f"{path} is not the bundle of a server.")
-    roster_file = folder / ROSTER
-    if not roster_file.exists():
-        return Keys(bundle, {}, {})
-    if bundle.pk_kdc_sign is None:
-        raise KeyFileError(f"{path} knows no KDC: {roster_file} cannot be verified. Make new folders.")
-    roster = SignedRoster.from_bytes(roster_file.read_bytes()).verified(bundle.pk_kdc_sign, bundle.federation)
-    insecure = config.crypto.allow_insecure_small_keys
-    admitted = {
-        client: keyfile.private_from_text(
-            file.read_text("ascii"), engine=config.crypto.engine, allow_insecure_small_keys=insecure
-        )
-        for client in roster.members
-        if (file := admission_path(folder, client)).exists()
-    }
-    members = tuple(sorted(roster.members))
-    return Keys(bundle_of(bundle, roster, admitted, insecure=insecure), {}, {}, members)
-
-
-def keys_needed(config: RunConfig) -> int:
-    """How often `make_keys` calls `advance`."""
-    if config.crypto.encryption == "none":
-        return 0
-    return kdc.keys_needed(config.clients + len(_insiders(config)))
-
-
-def _insiders(config: RunConfig) -> list[str]:
-    check_names(config.adversaries)
-    return [name for name in config.adversaries if name in INSIDERS]
-
-
-def _split(
-    config: RunConfig, server: ServerBundle | None, bundles: Mapping[ClientId, ClientBundle | None]
-) -> Keys:
-    honest = {client: bundle for client, bundle in bundles.items() if client <= config.clients}
-    insiders = {client: bundle for client, bundle in bundles.items() if client > config.clients}
-    return Keys(server, honest, insiders)
 
 
 def _called(config: RunConfig) -> int:

@@ -6,11 +6,11 @@ from dapfl.config import CryptoConfig
 from dapfl.crypto.envelope import envelope_named
 from dapfl.crypto.packing import VectorCodec
 from dapfl.errors import ConfigError, KeyFileError
-from dapfl.federation import kdc
 from dapfl.federation.global_model.committee_decryption import CommitteeDecryption
 from dapfl.federation.global_model.recovery import RecoveryBuilder
 from dapfl.federation.global_model.shared_decryption import SharedDecryption
-from dapfl.federation.kdc import ClientBundle, ServerBundle
+from dapfl.federation.keys import kdc
+from dapfl.federation.keys.bundles import ClientBundle, ServerBundle
 from dapfl.federation.protection.base import ClientSuite, ServerSuite
 from dapfl.federation.protection.committee import CommitteeClientSuite, CommitteeServerSuite
 from dapfl.federation.protection.open import OpenClientSuite, OpenServerSuite

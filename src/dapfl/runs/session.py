@@ -23,20 +23,12 @@ from dapfl.console import progress
 from dapfl.engines.base import Deployed, Engine, WaitingEngine
 from dapfl.engines.registry import ENGINES, EngineSetup
 from dapfl.errors import ConfigError, DapflError, NothingLearned, RunDirectoryError, StorageError
-from dapfl.federation.assembly import (
-    Keys,
-    build_federation,
-    check,
-    keys_needed,
-    load_keys,
-    load_server_keys,
-    make_keys,
-    save_keys,
-)
-from dapfl.federation.kdc import bundle_path
+from dapfl.federation.assembly import build_federation, check
+from dapfl.federation.keys.bundles import bundle_path
 from dapfl.federation.records import RoundRecord
 from dapfl.federation.round import Federation
 from dapfl.federation.run_id import begin_run
+from dapfl.federation.run_keys import Keys, keys_needed, load_keys, load_server_keys, make_keys, save_keys
 from dapfl.federation.server_state.state_file import StateFile
 from dapfl.federation.transport import ClientId, LocalTransport, Transport
 from dapfl.files import replacing

@@ -13,8 +13,9 @@ from flwr.clientapp import ClientApp
 from dapfl.config import RunConfig, override
 from dapfl.engines.flower.apps.persistent_client import FileStateStore, PersistentClient
 from dapfl.engines.flower.apps.transport import FlowerTransport, pack, unpack
-from dapfl.federation.assembly import Keys, Shared, build_client, build_federation, make_keys
+from dapfl.federation.assembly import Shared, build_client, build_federation
 from dapfl.federation.records import RoundRecord
+from dapfl.federation.run_keys import Keys, make_keys
 from dapfl.federation.transport import LocalTransport
 from dapfl.runs.settings import resolve
 from tests.engines.flower.simulation import Simulation, inside_an_app

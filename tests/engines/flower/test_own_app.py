@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 import dapfl.flower
 from dapfl.config import CryptoConfig
 from dapfl.errors import ConfigError, TransportError
-from dapfl.federation import kdc
+from dapfl.federation.keys import bundles, kdc
 from dapfl.federation.records import RoundRecord
 from tests.engines.flower.simulation import Simulation, inside_an_app
 
@@ -317,7 +317,7 @@ def test_a_node_with_foreign_keys_contributes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     crypto = CryptoConfig(key_bits=512, allow_insecure_small_keys=True)
-    kdc.save_bundles(tmp_path / "other", *kdc.generate(4, crypto))
+    bundles.save_bundles(tmp_path / "other", *kdc.generate(4, crypto))
     rounds: list[RoundRecord] = []
     grid = grid_of([small_mod(tuning=False)])
     grid.apps[101] = quadratic([small_mod(tuning=False, keys=tmp_path / "other")])
@@ -369,7 +369,7 @@ def test_an_old_federation_cannot_be_replayed() -> None:
     import tempfile
 
     folder = Path(tempfile.gettempdir()) / "keys"
-    kdc.save_bundles(folder, *kdc.generate(4, crypto))
+    bundles.save_bundles(folder, *kdc.generate(4, crypto))
     for context in grid.contexts.values():
         context.node_config["keys"] = str(folder)
     strategy = dapfl.flower.DapFL(keys=folder, fraction_evaluate=0.0, **SMALL)
@@ -403,13 +403,13 @@ def test_keys_of_a_deployment_say_who_a_node_is(tmp_path: Path) -> None:
     """Nodes without a partition-id, each with the folder of its own bundle, and a state-dir."""
     crypto = CryptoConfig(key_bits=512, allow_insecure_small_keys=True)
     server, clients = kdc.generate(4, crypto)
-    kdc.save_bundle(kdc.bundle_path(tmp_path, None), server)
+    bundles.save_bundle(bundles.bundle_path(tmp_path, None), server)
     seen: list[dict[str, Any]] = []
     grid = grid_of([small_mod(tuning=False)], seen)
     for (client, bundle), context in zip(clients.items(), reversed(grid.contexts.values()), strict=True):
         folder = tmp_path / f"node-{client}"
         folder.mkdir()
-        kdc.save_bundle(kdc.bundle_path(folder, client), bundle)
+        bundles.save_bundle(bundles.bundle_path(folder, client), bundle)
         context.node_config |= {"keys": str(folder), "state-dir": str(folder / "state")}
     rounds: list[RoundRecord] = []
     strategy = dapfl.flower.DapFL(keys=tmp_path, on_round=rounds.append, **SMALL)

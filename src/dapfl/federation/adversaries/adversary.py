@@ -17,7 +17,7 @@ from dapfl.federation.adversaries.malicious_server import MALICIOUS_SERVERS
 from dapfl.federation.adversaries.outsiders import OUTSIDERS
 from dapfl.federation.client import REMEMBERED_REFUSALS
 from dapfl.federation.global_model.parameters import PublicParameters
-from dapfl.federation.kdc import CommitteeKeys
+from dapfl.federation.keys.bundles import CommitteeKeys
 from dapfl.federation.protection.base import ClientSuite
 from dapfl.federation.server.central_server import CentralServer
 from dapfl.federation.transport import Arrival, ClientId, Exchange, Transport

@@ -17,7 +17,7 @@ from dapfl.errors import CryptoError, InvalidShare, ProtocolError
 from dapfl.federation.global_model.averaging import next_model
 from dapfl.federation.global_model.parameters import PublicParameters
 from dapfl.federation.global_model.recovery import Address, Seal
-from dapfl.federation.kdc import CommitteeKeys
+from dapfl.federation.keys.bundles import CommitteeKeys
 from dapfl.federation.messages import (
     NO_MODEL,
     Aggregate,

@@ -27,7 +27,7 @@ from dapfl.crypto.envelope import Envelope
 from dapfl.crypto.packing import VectorCodec
 from dapfl.crypto.paillier import PublicKey
 from dapfl.errors import CryptoError, InvalidCiphertext, InvalidProof, KeyFileError, ProtocolError
-from dapfl.federation.kdc import ClientBundle, CommitteeKeys, ServerBundle
+from dapfl.federation.keys.bundles import ClientBundle, CommitteeKeys, ServerBundle
 from dapfl.federation.messages import DIGEST_BYTES, Proposal, Upload, contribution_binding, digest
 from dapfl.federation.messages import decode_client_body as decode
 from dapfl.federation.protection.base import ContributionChecks, rows_of

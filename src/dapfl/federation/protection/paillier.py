@@ -20,7 +20,7 @@ from dapfl.errors import (
     KeyFileError,
     ProtocolError,
 )
-from dapfl.federation.kdc import ClientBundle, ServerBundle
+from dapfl.federation.keys.bundles import ClientBundle, ServerBundle
 from dapfl.federation.messages import associated_data, digest
 from dapfl.federation.protection.base import (
     ClientSuite,

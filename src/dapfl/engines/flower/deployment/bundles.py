@@ -3,29 +3,27 @@
 from pathlib import Path
 
 from dapfl.config import CryptoConfig
-from dapfl.errors import KeyFileError
-from dapfl.federation.kdc import Bundle, ClientBundle, ServerBundle, bundle_path, load_bundle
+from dapfl.federation.keys.bundles import (
+    ClientBundle,
+    ServerBundle,
+    bundle_path,
+    load_client_bundle,
+    load_server_bundle,
+)
 from dapfl.federation.transport import ClientId
 
 
 def client_bundle(folder: Path, client: ClientId, crypto: CryptoConfig) -> ClientBundle | None:
     """The keys of a client; None if nothing is encrypted."""
-    bundle = _load(bundle_path(folder, client), crypto)
-    if bundle is not None and not (isinstance(bundle, ClientBundle) and bundle.client == client):
-        raise KeyFileError(f"The key bundle in {folder} is not that of client {client}.")
-    return bundle
+    if crypto.encryption == "none":
+        return None
+    path, small = bundle_path(folder, client), crypto.allow_insecure_small_keys
+    return load_client_bundle(path, client, engine=crypto.engine, allow_insecure_small_keys=small)
 
 
 def server_bundle(folder: Path, crypto: CryptoConfig) -> ServerBundle | None:
     """The keys of the server; None if nothing is encrypted."""
-    bundle = _load(bundle_path(folder, None), crypto)
-    if bundle is not None and not isinstance(bundle, ServerBundle):
-        raise KeyFileError(f"The key bundle in {folder} is not that of the server.")
-    return bundle
-
-
-def _load(path: Path, crypto: CryptoConfig) -> Bundle | None:
     if crypto.encryption == "none":
         return None
-    small = crypto.allow_insecure_small_keys
-    return load_bundle(path, engine=crypto.engine, allow_insecure_small_keys=small)
+    path, small = bundle_path(folder, None), crypto.allow_insecure_small_keys
+    return load_server_bundle(path, engine=crypto.engine, allow_insecure_small_keys=small)

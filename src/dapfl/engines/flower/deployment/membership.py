@@ -24,9 +24,9 @@ from dapfl.engines.flower.deployment.folders import (
     write,
 )
 from dapfl.errors import ConfigError, KeyFileError
-from dapfl.federation import kdc
-from dapfl.federation.kdc import ClientBundle, ServerBundle, bundle_path, load_bundle
-from dapfl.federation.roster import ROSTER, Roster, SignedRoster, admission_path
+from dapfl.federation.keys import bundles, kdc
+from dapfl.federation.keys.bundles import ClientBundle, ServerBundle, bundle_path, load_bundle
+from dapfl.federation.keys.roster import ROSTER, Roster, SignedRoster, admission_path
 from dapfl.federation.transport import ClientId
 
 KDC = "kdc.keys"
@@ -77,7 +77,7 @@ def keep(
     newcomer = replace(client, pk_sign={}, share=None)
     file = KdcFile(
         sk_kdc_sign=keyfile.to_text(key),
-        newcomer=kdc.to_builtins(newcomer),
+        newcomer=bundles.to_builtins(newcomer),
         settings=settings,
         host=place.host,
         port=place.port,
@@ -176,7 +176,7 @@ def _admit(path: Path, file: KdcFile, client: ClientId) -> Change:
     crypto = file.settings.run.crypto
     enc, sign = kdc.generate_more(2, crypto)
     roster = file.roster.with_client(client, sign.public_key)
-    common = kdc.from_builtins(file.newcomer, crypto)
+    common = bundles.from_builtins(file.newcomer, crypto)
     assert isinstance(common, ClientBundle)
     members = {
         each: keyfile.public_from_text(

@@ -23,8 +23,9 @@ from dapfl.engines.flower.deployment.folders import (
     write,
 )
 from dapfl.errors import ConfigError, RunDirectoryError
-from dapfl.federation.assembly import check_numbers, make_keys
-from dapfl.federation.kdc import ClientBundle, CommitteeKeys, bundle_path, save_bundle
+from dapfl.federation.assembly import check_numbers
+from dapfl.federation.keys.bundles import ClientBundle, CommitteeKeys, bundle_path, save_bundle
+from dapfl.federation.run_keys import make_keys
 from dapfl.federation.transport import ClientId
 from dapfl.learning.tasks import get_task
 

@@ -20,7 +20,7 @@ from dapfl.engines.flower.deployment.folders import ClientSettings, Deployment, 
 from dapfl.engines.flower.host.control import Control, connect
 from dapfl.engines.flower.host.processes import Program, accepts_connections, free_ports, stop, wait_until
 from dapfl.errors import TransportError
-from dapfl.federation.kdc import ClientBundle, bundle_path, save_bundle
+from dapfl.federation.keys.bundles import ClientBundle, bundle_path, save_bundle
 from dapfl.federation.transport import Arrival, ClientId, Exchange
 
 _START = 120.0  # seconds that Flower's programs may take to come up on a busy machine

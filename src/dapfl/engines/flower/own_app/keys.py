@@ -13,11 +13,12 @@ from flwr.app import Context
 from flwr.supercore.task_identity import TaskIdentity
 
 from dapfl.errors import KeyFileError
-from dapfl.federation.kdc import (
+from dapfl.federation.keys.bundles import (
     ClientBundle,
     ServerBundle,
     bundle_path,
-    load_bundle,
+    load_client_bundle,
+    load_server_bundle,
     save_bundles,
 )
 from dapfl.federation.transport import ClientId
@@ -64,19 +65,13 @@ def _bundle_file(place: Path, context: Context) -> Path:
 
 @lru_cache(maxsize=256)
 def _load(path: Path, allow_insecure_small_keys: bool) -> ClientBundle:
-    bundle = load_bundle(path, allow_insecure_small_keys=allow_insecure_small_keys)
-    if not isinstance(bundle, ClientBundle):
-        raise KeyFileError(f"{path} is not the key bundle of a client.")
-    return bundle
+    return load_client_bundle(path, allow_insecure_small_keys=allow_insecure_small_keys)
 
 
 def load_server_keys(place: Path, *, allow_insecure_small_keys: bool) -> ServerBundle:
     """The server's keys, from a folder or a file."""
     path = place if place.is_file() else bundle_path(place, None)
-    bundle = load_bundle(path, allow_insecure_small_keys=allow_insecure_small_keys)
-    if not isinstance(bundle, ServerBundle):
-        raise KeyFileError(f"{path} is not the key bundle of a server.")
-    return bundle
+    return load_server_bundle(path, allow_insecure_small_keys=allow_insecure_small_keys)
 
 
 # Simulations -----------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from dapfl.engines.flower.own_app.tuning import Tunables, Tuned, Unlimited, Usua
 from dapfl.errors import ConfigError, DapflError, ProtocolError, TransportError
 from dapfl.federation.client import Client
 from dapfl.federation.global_model.derivation import ModelStore
-from dapfl.federation.kdc import ClientBundle
+from dapfl.federation.keys.bundles import ClientBundle
 from dapfl.federation.messages import digest
 from dapfl.federation.participants import client_suite
 from dapfl.federation.training import LocalTraining

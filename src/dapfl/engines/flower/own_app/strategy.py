@@ -26,8 +26,8 @@ from dapfl.engines.flower.own_app.mod import PLAN
 from dapfl.engines.flower.own_app.model_arrays import ModelArrays
 from dapfl.engines.flower.own_app.plan import Plan, federation_id
 from dapfl.errors import ConfigError, TransportError
-from dapfl.federation import kdc
-from dapfl.federation.kdc import ServerBundle
+from dapfl.federation.keys import kdc
+from dapfl.federation.keys.bundles import ServerBundle
 from dapfl.federation.participants import recovery_of, server_suite, smallest_cohort
 from dapfl.federation.records import RoundRecord, Status
 from dapfl.federation.round import Federation

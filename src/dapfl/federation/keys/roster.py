@@ -15,7 +15,7 @@ from msgspec import Struct
 from dapfl.crypto import keyfile, signature
 from dapfl.crypto.paillier import PrivateKey, PublicKey
 from dapfl.errors import InvalidSignature, KeyFileError
-from dapfl.federation.kdc import ServerBundle
+from dapfl.federation.keys.bundles import ServerBundle
 from dapfl.federation.transport import ClientId
 
 ROSTER = "roster"

@@ -1,43 +1,25 @@
-"""The key distribution centre: Phase 0 of Fig. 4.
+"""Key bundles: what the KDC hands to each participant, and the file that holds it.
 
-It makes four kinds of Paillier keys and hands each participant exactly what Fig. 4 gives it:
-
-    CS         SK_i^Enc of every client, SK_CS^Sign, all public signing keys, and PK_CS^Enc, which
-               Fig. 4 leaves out but without whose n² nobody can multiply ciphertexts
-    client i   SK_CS^Enc (with PK_CS^Enc), PK_i^Enc, SK_i^Sign, all public signing keys
-
-So CS can open envelopes but no contribution, and a client can open the aggregate but no other
-client's envelope. With `decryption = "committee"` nobody gets SK_CS^Enc: it is shared out among the
-committee's members, and everyone gets a group key, under which CS sends the global model to clients.
 A bundle is one file, for its owner's eyes only.
 """
 
 import json
-import os
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from dapfl.config import CryptoConfig
 from dapfl.crypto import keyfile
-from dapfl.crypto.engines.base import set_threads
-from dapfl.crypto.paillier import PrivateKey, PublicKey, generate_keypair
-from dapfl.crypto.threshold_keys import Committee, KeyShare, generate_committee
+from dapfl.crypto.paillier import PrivateKey, PublicKey
+from dapfl.crypto.threshold_keys import Committee, KeyShare
 from dapfl.errors import KeyFileError
-from dapfl.federation.messages import FEDERATION_BYTES
 from dapfl.federation.transport import ClientId
 from dapfl.files import replacing
-from dapfl.processes import WORKERS
 
 _FORMAT, _VERSION = "dapfl-bundle", 1
 _LARGEST_FILE = 2**28
-_GROUP_KEY_BYTES = 32
-_FEW = 8  # so few keys are made sooner than worker processes are started
+GROUP_KEY_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -81,127 +63,6 @@ class ClientBundle:
 
 
 Bundle = ServerBundle | ClientBundle
-
-
-def generate(
-    clients: int,
-    crypto: CryptoConfig,
-    advance: Callable[[], object] = lambda: None,
-    seats: Sequence[ClientId] = (),
-) -> tuple[ServerBundle, dict[ClientId, ClientBundle]]:
-    """New keys for CS and clients 1..N; `advance` is called as often as `keys_needed` says.
-
-    `seats` are clients that must be on the committee, if there is one.
-
-    >>> insecure = CryptoConfig(key_bits=256, allow_insecure_small_keys=True)
-    >>> server, clients = generate(2, insecure)
-    >>> sorted(server.sk_enc), clients[2].pk_cs_sign == server.sk_cs_sign.public_key
-    ([1, 2], True)
-    """
-    ids = range(1, clients + 1)
-    keys: list[PrivateKey] = []
-    for key in _make(keys_needed(clients) - 1, crypto):
-        keys.append(key)
-        advance()
-    cs_sign, *rest = keys
-    enc, sign = dict(zip(ids, rest[:clients], strict=True)), dict(zip(ids, rest[clients:], strict=True))
-    federation = secrets.token_bytes(FEDERATION_BYTES)
-    pk_sign = {i: key.public_key for i, key in sign.items()}
-    cs_enc: PrivateKey | None = None
-    committee: CommitteeKeys | None = None
-    shares: dict[ClientId, KeyShare] = {}
-    if crypto.decryption == "committee":
-        committee, shares = _make_committee(clients, crypto, seats)
-        pk_cs_enc = committee.committee.public_key
-    else:
-        (cs_enc,) = _make(1, crypto)
-        pk_cs_enc = cs_enc.public_key
-    advance()
-    server = ServerBundle(federation, pk_cs_enc, cs_sign, enc, pk_sign, committee)
-    return server, {
-        i: ClientBundle(
-            federation,
-            i,
-            cs_enc,
-            enc[i].public_key,
-            sign[i],
-            cs_sign.public_key,
-            pk_sign,
-            committee,
-            shares.get(i),
-        )
-        for i in ids
-    }
-
-
-def committee_of(clients: int, crypto: CryptoConfig) -> tuple[int, int]:
-    """How many clients are on the committee of a federation, and how many of them decrypt together.
-
-    Unless told otherwise, so many that CS and two members who break the protocol together get no second
-    proposal of a round decrypted (see `Committee.colluders`), but one of them may be off. With four clients
-    that is one colluder, with three CS alone.
-
-    >>> [committee_of(clients, CryptoConfig()) for clients in (20, 4, 3)]
-    [(5, 4), (4, 3), (3, 2)]
-    """
-    members = min(crypto.committee_members, clients)
-    return members, min(members, crypto.committee_threshold or max(2, min(members - 1, (members + 4) // 2)))
-
-
-def colluders(clients: int, crypto: CryptoConfig) -> int:
-    """How many clients may help a CS that breaks the protocol, without any contribution being read."""
-    members, threshold = committee_of(clients, crypto)
-    return 2 * threshold - members - 1
-
-
-def _make_committee(
-    clients: int, crypto: CryptoConfig, seats: Sequence[ClientId]
-) -> tuple[CommitteeKeys, dict[ClientId, KeyShare]]:
-    members, threshold = committee_of(clients, crypto)
-    shares = generate_committee(
-        crypto.key_bits,
-        members=members,
-        threshold=threshold,
-        engine=crypto.engine,
-        allow_insecure_small_keys=crypto.allow_insecure_small_keys,
-    )
-    others = (client for client in range(1, clients + 1) if client not in seats)
-    ids = tuple(islice((*seats, *others), members))
-    keys = CommitteeKeys(shares[0].committee, ids, secrets.token_bytes(_GROUP_KEY_BYTES))
-    return keys, dict(zip(ids, shares, strict=True))
-
-
-def generate_more(count: int, crypto: CryptoConfig) -> list[PrivateKey]:
-    """Further keys for a federation: of the KDC itself, or of a client that joins later."""
-    return list(_make(count, crypto))
-
-
-def keys_needed(clients: int) -> int:
-    """One key to encrypt and one to sign for every participant."""
-    return 2 * (clients + 1)
-
-
-def _make(count: int, crypto: CryptoConfig) -> Iterator[PrivateKey]:
-    make = partial(
-        generate_keypair,
-        crypto.key_bits,
-        generator=crypto.generator,
-        randomness=crypto.randomness,
-        engine=crypto.engine,
-        allow_insecure_small_keys=crypto.allow_insecure_small_keys,
-    )
-    if count <= _FEW or crypto.key_bits < 1024 or os.cpu_count() == 1:
-        yield from (make() for _ in range(count))
-        return
-    with ProcessPoolExecutor(mp_context=WORKERS, initializer=set_threads, initargs=(1,)) as pool:
-        yield from pool.map(_call, [make] * count)
-
-
-def _call(make: Callable[[], PrivateKey]) -> PrivateKey:
-    return make()
-
-
-# Files -----------------------------------------------------------------------------------------
 
 
 def bundle_path(folder: Path, client: ClientId | None) -> Path:
@@ -254,20 +115,42 @@ def load_bundle(path: Path, *, engine: str = "auto", allow_insecure_small_keys: 
         raise KeyFileError(f"{path}: {error}") from None
 
 
+def load_server_bundle(
+    path: Path, *, engine: str = "auto", allow_insecure_small_keys: bool = False
+) -> ServerBundle:
+    """The bundle in a file, which must be that of a server."""
+    bundle = load_bundle(path, engine=engine, allow_insecure_small_keys=allow_insecure_small_keys)
+    if not isinstance(bundle, ServerBundle):
+        raise KeyFileError(f"{path} is not the key bundle of a server.")
+    return bundle
+
+
+def load_client_bundle(
+    path: Path,
+    client: ClientId | None = None,
+    *,
+    engine: str = "auto",
+    allow_insecure_small_keys: bool = False,
+) -> ClientBundle:
+    """The bundle in a file, which must be that of a client: of this one, if it is named."""
+    bundle = load_bundle(path, engine=engine, allow_insecure_small_keys=allow_insecure_small_keys)
+    if not isinstance(bundle, ClientBundle) or client not in (None, bundle.client):
+        owner = "a client" if client is None else f"client {client}"
+        raise KeyFileError(f"{path} is not the key bundle of {owner}.")
+    return bundle
+
+
 def load_bundles(
     folder: Path, *, engine: str = "auto", allow_insecure_small_keys: bool = False
 ) -> tuple[ServerBundle, dict[ClientId, ClientBundle]]:
     """Every participant's bundle in a folder; clients share the key objects that they all hold."""
-    load = partial(load_bundle, engine=engine, allow_insecure_small_keys=allow_insecure_small_keys)
-    server = load(bundle_path(folder, None))
-    if not isinstance(server, ServerBundle):
-        raise KeyFileError(f"{bundle_path(folder, None)} is not the bundle of the server.")
+    small = allow_insecure_small_keys
+    server = load_server_bundle(bundle_path(folder, None), engine=engine, allow_insecure_small_keys=small)
     clients: dict[ClientId, ClientBundle] = {}
     shared: PrivateKey | None = None
     for client in server.sk_enc:
-        bundle = load(bundle_path(folder, client))
-        if not isinstance(bundle, ClientBundle) or bundle.client != client:
-            raise KeyFileError(f"{bundle_path(folder, client)} is not the bundle of client {client}.")
+        path = bundle_path(folder, client)
+        bundle = load_client_bundle(path, client, engine=engine, allow_insecure_small_keys=small)
         if bundle.federation != server.federation:
             raise KeyFileError(f"{folder} holds bundles of two federations: make the keys again.")
         shared = shared or bundle.sk_cs_enc
@@ -338,7 +221,7 @@ def _from_builtins(data: dict[str, Any], engine: str, allow_insecure_small_keys:
             found["keys"], engine=engine, allow_insecure_small_keys=allow_insecure_small_keys
         )
         group_key = bytes.fromhex(found["group_key"])
-        if len(found["members"]) != keys.members or len(group_key) != _GROUP_KEY_BYTES:
+        if len(found["members"]) != keys.members or len(group_key) != GROUP_KEY_BYTES:
             raise KeyFileError("The bundle is damaged: its committee is not whole.")
         committee = CommitteeKeys(keys, tuple(map(int, found["members"])), group_key)
     federation = bytes.fromhex(data["federation"])

@@ -1,0 +1,93 @@
+"""The keys of a run: made, saved and loaded as its configuration says."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dapfl.config import RunConfig
+from dapfl.crypto import keyfile
+from dapfl.errors import KeyFileError
+from dapfl.federation.adversaries.adversary import check_names
+from dapfl.federation.adversaries.insiders import INSIDERS, FalseShare
+from dapfl.federation.keys import bundles, kdc
+from dapfl.federation.keys.bundles import ClientBundle, ServerBundle
+from dapfl.federation.keys.roster import ROSTER, SignedRoster, admission_path, bundle_of
+from dapfl.federation.transport import ClientId
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Every participant's bundle; None where nothing is encrypted."""
+
+    server: ServerBundle | None
+    clients: Mapping[ClientId, ClientBundle | None]
+    insiders: Mapping[ClientId, ClientBundle | None]
+    members: tuple[ClientId, ...] | None = None
+    """The clients of a federation whose clients have changed; None for 1 to N."""
+
+
+def make_keys(config: RunConfig, advance: Callable[[], object] = lambda: None) -> Keys:
+    """Phase 0 inside one process: the KDC makes the keys of a whole run."""
+    everyone = range(1, config.clients + len(_insiders(config)) + 1)
+    if config.crypto.encryption == "none":
+        return _split(config, None, dict.fromkeys(everyone))
+    attackers = [config.clients + k for k, name in enumerate(_insiders(config), 1) if name == FalseShare.name]
+    server, clients = kdc.generate(len(everyone), config.crypto, advance, seats=attackers)
+    return _split(config, server, clients)
+
+
+def save_keys(folder: Path, keys: Keys) -> None:
+    """Writes every bundle of a run into a folder; a run without keys writes nothing."""
+    if keys.server is not None:
+        clients = {i: bundle for i, bundle in {**keys.clients, **keys.insiders}.items() if bundle is not None}
+        bundles.save_bundles(folder, keys.server, clients)
+
+
+def load_keys(config: RunConfig, folder: Path) -> Keys:
+    """The bundles that `save_keys` wrote for this run."""
+    crypto = config.crypto
+    server, clients = bundles.load_bundles(
+        folder, engine=crypto.engine, allow_insecure_small_keys=crypto.allow_insecure_small_keys
+    )
+    return _split(config, server, clients)
+
+
+def load_server_keys(config: RunConfig, folder: Path) -> Keys:
+    """The server's own bundle: all that CS has when the clients are on machines of their own."""
+    path, insecure = bundles.bundle_path(folder, None), config.crypto.allow_insecure_small_keys
+    bundle = bundles.load_server_bundle(path, engine=config.crypto.engine, allow_insecure_small_keys=insecure)
+    roster_file = folder / ROSTER
+    if not roster_file.exists():
+        return Keys(bundle, {}, {})
+    if bundle.pk_kdc_sign is None:
+        raise KeyFileError(f"{path} knows no KDC: {roster_file} cannot be verified. Make new folders.")
+    roster = SignedRoster.from_bytes(roster_file.read_bytes()).verified(bundle.pk_kdc_sign, bundle.federation)
+    admitted = {
+        client: keyfile.private_from_text(
+            file.read_text("ascii"), engine=config.crypto.engine, allow_insecure_small_keys=insecure
+        )
+        for client in roster.members
+        if (file := admission_path(folder, client)).exists()
+    }
+    members = tuple(sorted(roster.members))
+    return Keys(bundle_of(bundle, roster, admitted, insecure=insecure), {}, {}, members)
+
+
+def keys_needed(config: RunConfig) -> int:
+    """How often `make_keys` calls `advance`."""
+    if config.crypto.encryption == "none":
+        return 0
+    return kdc.keys_needed(config.clients + len(_insiders(config)))
+
+
+def _insiders(config: RunConfig) -> list[str]:
+    check_names(config.adversaries)
+    return [name for name in config.adversaries if name in INSIDERS]
+
+
+def _split(
+    config: RunConfig, server: ServerBundle | None, bundles: Mapping[ClientId, ClientBundle | None]
+) -> Keys:
+    honest = {client: bundle for client, bundle in bundles.items() if client <= config.clients}
+    insiders = {client: bundle for client, bundle in bundles.items() if client > config.clients}
+    return Keys(server, honest, insiders)
