@@ -5,7 +5,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -36,9 +36,20 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
                 os.fsync(file.fileno())
             temporary.chmod(mode)
             temporary.replace(path)
+            _synchronise(path.parent)  # else a loss of power could bring the old version back
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def _synchronise(folder: Path) -> None:
+    """Has the names in a folder on the disk, where the system can do that."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @contextmanager

@@ -1,11 +1,14 @@
 """A server that breaks the protocol, alone or with clients, against decryption by a committee."""
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
 
 from dapfl.crypto import threshold
 from dapfl.crypto.engines.base import to_ints
+from dapfl.engines.flower.apps.persistent_client import FileStateStore, PersistentClient
 from dapfl.errors import CryptoError, InvalidShare, ProtocolError
 from dapfl.federation.messages import (
     VERSION,
@@ -55,7 +58,7 @@ class Attack:
         suite = self.small.server_suite()
         parts = tuple(Signed(body, suite.sign(body)) for body in bodies)
         reply = self.small.parts[member].handle(encode(Delivery(VERSION, parts)))
-        (body,) = self.small.server.open(member, reply)
+        body, *_ = self.small.server.open(member, reply)
         return body
 
     def refusal(self, member: int, *orders) -> str:
@@ -134,6 +137,13 @@ def test_uploads_of_another_round_or_model_are_refused(attack):
     assert attack.refusal(1, msgspec.structs.replace(proposal, context=other)) == "bad-proposal"
 
 
+def test_contributions_that_start_from_different_models_are_not_added_up(attack):
+    """CS has sent client 3 a model of its own making, to tell its contribution from the others."""
+    other = msgspec.structs.replace(attack.upload(3), commitment=digest(b"a model for client 3 alone"))
+    attack.uploads[3] = attack.signed_by(3, other)
+    assert attack.refusal(1, attack.proposal(range(1, 7))) == "bad-proposal"
+
+
 def test_uploads_of_another_run_are_refused_and_no_member_goes_back(attack):
     """CS begins a new run, in which members have served nothing yet, to have old uploads decrypted again."""
     proposal = attack.proposal(range(1, 7))
@@ -163,6 +173,48 @@ def test_a_member_serves_one_proposal_a_round(attack):
     restarted.restore(member.saved_state())
     attack.small.parts[1] = restarted
     assert attack.refusal(1, attack.proposal(range(2, 7))) == "replayed"
+
+
+def on_a_device(attack: Attack, member: int, folder: Path) -> Attack:
+    """A member as it is on a device of its own: built again for every message, from its state on disk."""
+
+    def build() -> object:
+        return attack.small.client(member)
+
+    class Device:
+        def handle(self, message: bytes) -> bytes:
+            return PersistentClient(build, FileStateStore(folder)).answer(message)
+
+    attack.small.parts[member] = Device()
+    return attack
+
+
+def test_a_member_has_noted_on_disk_what_it_serves_before_it_answers(attack, tmp_path, monkeypatch):
+    """A member that cannot write says nothing; what it has written, it knows after any restart."""
+    on_a_device(attack, 1, tmp_path)
+
+    def full(store: FileStateStore, state: bytes) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(FileStateStore, "save", full)
+        attack.ask(1, attack.proposal(range(1, 7)))
+    assert isinstance(attack.ask(1, attack.proposal(range(2, 7))), Share)  # nothing had left the device
+    assert attack.refusal(1, attack.proposal(range(1, 7))) == "replayed"
+
+
+def test_a_member_whose_last_state_is_lost_serves_no_proposal_any_more(attack, tmp_path):
+    """Its disk has damaged the state that says what it served; the one before it does not say so."""
+    on_a_device(attack, 1, tmp_path)
+    assert attack.refusal(1, attack.proposal([2])) == "below-min-cohort"
+    assert isinstance(attack.ask(1, attack.proposal(range(1, 7))), Share)
+    newest = tmp_path / "client.state"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    for _ in range(2):  # it stays like that, also after the next restart
+        assert attack.refusal(1, attack.proposal(range(2, 7))) == "lost-state"
+    call = attack.small.server.open_round(1, range(1, 7))[1]
+    upload, *_ = attack.small.server.open(1, attack.small.parts[1].handle(call))
+    assert isinstance(upload, Upload), "it still takes part"
 
 
 def test_cs_and_two_members_get_no_second_proposal_decrypted(attack):

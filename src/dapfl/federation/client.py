@@ -88,6 +88,7 @@ class _Saved(msgspec.Struct, frozen=True):
     run: bytes = b""
     uploaded: _Uploaded | None = None
     step_size: float | None = None
+    doubtful: bool = False
 
 
 class Client:
@@ -131,6 +132,7 @@ class Client:
         self._count: _Count | None = None
         self._answered: bytes | None = None  # the hash of the last orders that were answered
         self._reply: bytes | None = None
+        self._doubtful = False  # whether it may have served a proposal that it does not remember
 
     def handle(self, message: bytes) -> bytes:
         """The reply to a message. Never raises."""
@@ -159,6 +161,14 @@ class Client:
         """Notes how long the engine took to carry a message to or from this client's device."""
         if isinstance(self._training.resources, MeasuredResources):
             self._training.resources.record_transfer(seconds)
+
+    def doubt_memory(self) -> None:
+        """The state that it was restored from is not its last one: it may have served a proposal since.
+
+        From then on it serves none, since it could be the second of a round. Only an empty state, which its
+        owner makes when no run is going on, ends that.
+        """
+        self._doubtful = True
 
     def prepare(self) -> bool:
         """Does a little of the next round's work while this device waits; whether there was any to do."""
@@ -277,6 +287,8 @@ class Client:
         suite, parameters = self._suite, self._parameters
         if not isinstance(suite, CommitteeClientSuite):
             raise ProtocolError("not-a-member", "a proposal, in a federation without a committee")
+        if self._doubtful:
+            raise ProtocolError("lost-state", "this member may have served another proposal of this round")
         sums = self._store.sums(
             name,
             lambda: proposed_sums(
@@ -344,6 +356,7 @@ class Client:
                 run=self._run,
                 uploaded=self._uploaded,
                 step_size=training.learner.step_size,
+                doubtful=self._doubtful,
             )
         )
 
@@ -367,6 +380,7 @@ class Client:
             self._training.resources.restore(old.resources)
         self._answered, self._reply = old.answered, old.reply
         self._uploaded = old.uploaded
+        self._doubtful = old.doubtful
         if old.model is not None and old.weights is not None:
             previous = None if old.previous is None else from_bytes(old.previous, size)
             memory = from_bytes(old.memory or b"", len(old.memory or b"") // 4)

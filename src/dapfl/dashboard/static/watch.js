@@ -35,6 +35,7 @@
     "no-reply": "it did not answer",
     "no-quorum": "too few members of the committee answered",
     "false-share": "its decryption share is false",
+    "lost-state": "this member has lost track of what it has decrypted",
     unproved: "its sender does not prove to know what is in it",
     "bad-proposal": "what it asks to decrypt is not a sum of signed contributions",
     "internal-error": "something went wrong inside the client",

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from dapfl.engines.base import HostedClient
 from dapfl.errors import ProtocolError, RunDirectoryError
-from dapfl.files import TwoGenerations
+from dapfl.files import Loaded, TwoGenerations
 
 log = logging.getLogger("dapfl.client")
 
@@ -25,12 +25,15 @@ class DeviceClient(HostedClient, Protocol):
     def prepare(self) -> bool:
         """Does a little of its next work while it waits; whether there was any."""
 
+    def doubt_memory(self) -> None:
+        """Learns that the state that it was restored from is not its last one."""
+
 
 class StateStore(Protocol):
     """Where a client's state is saved."""
 
-    def load(self) -> bytes | None:
-        """The last saved state, if any."""
+    def load(self) -> Loaded | None:
+        """The last saved state, if any; or the one before it, and what is wrong with the last."""
 
     def save(self, state: bytes) -> None:
         """Replaces the saved state."""
@@ -42,12 +45,12 @@ class FileStateStore:
     def __init__(self, folder: Path, name: str = "client.state") -> None:
         self._file = TwoGenerations(folder / name)
 
-    def load(self) -> bytes | None:
-        """The last saved state, if any."""
+    def load(self) -> Loaded | None:
+        """The last saved state, if any; or the one before it."""
         loaded = self._file.load()
         if loaded is not None and loaded.fault:
             log.warning("%s: going on from the state before it", loaded.fault)
-        return loaded.content if loaded else None
+        return loaded
 
     def save(self, state: bytes) -> None:
         """Replaces the saved state."""
@@ -82,10 +85,12 @@ class PersistentClient:
         state = self._store.load()
         if state is not None:
             try:
-                client.restore(state)
+                client.restore(state.content)
             except ProtocolError as error:
                 raise RunDirectoryError(
                     f"The saved state of this client cannot be used ({error}). Remove client.state from its "
                     "state folder to start with a new agent."
                 ) from None
+            if state.fault:
+                client.doubt_memory()
         return client

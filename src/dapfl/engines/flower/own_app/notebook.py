@@ -8,6 +8,7 @@ from flwr.app import ConfigRecord, Context
 from dapfl.engines.flower.apps.persistent_client import FileStateStore, StateStore
 from dapfl.engines.flower.own_app.learner import Memory
 from dapfl.errors import ProtocolError
+from dapfl.files import Loaded
 
 
 class ContextStateStore:
@@ -17,11 +18,11 @@ class ContextStateStore:
         self._records = context.state
         self._name = name
 
-    def load(self) -> bytes | None:
+    def load(self) -> Loaded | None:
         """The last saved state, if any."""
         record = self._records.config_records.get(self._name)
         state = record["state"] if record is not None else None
-        return state if isinstance(state, bytes) else None
+        return Loaded(state) if isinstance(state, bytes) else None
 
     def save(self, state: bytes) -> None:
         """Replaces the saved state."""
@@ -55,7 +56,7 @@ class Notebook:
     def memory(self) -> Memory:
         """What is known of the app."""
         saved = self._memory.load()
-        return msgspec.msgpack.decode(saved, type=Memory) if saved else Memory()
+        return msgspec.msgpack.decode(saved.content, type=Memory) if saved else Memory()
 
     def write_memory(self, memory: Memory) -> None:
         """Keeps what is known of the app."""
@@ -72,12 +73,14 @@ class _OneFederation:
     def __init__(self, store: StateStore, federation: bytes, started: float) -> None:
         self._store, self._federation, self._started = store, federation, started
 
-    def load(self) -> bytes | None:
+    def load(self) -> Loaded | None:
         """The state of this federation, if it has one."""
-        data = self._store.load()
-        saved = msgspec.msgpack.decode(data, type=_Saved) if data else None
-        if saved is None or saved.federation == self._federation:
-            return saved.state if saved else None
+        loaded = self._store.load()
+        if loaded is None:
+            return None
+        saved = msgspec.msgpack.decode(loaded.content, type=_Saved)
+        if saved.federation == self._federation:
+            return Loaded(saved.state, loaded.fault)
         if saved.started >= self._started:
             raise ProtocolError("old-federation", "this federation began before the last one of this node")
         return None

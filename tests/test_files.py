@@ -1,0 +1,31 @@
+"""Files are whole, and where they are after a loss of power."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from dapfl.files import replacing
+
+
+def test_a_file_that_was_written_has_its_name_on_the_disk_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss of power must not bring an old version back: after the rename, the folder is synchronised."""
+    events: list[str] = []
+    sync, rename = os.fsync, Path.replace
+
+    def noted_sync(handle: int) -> None:
+        events.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        sync(handle)
+
+    def noted_rename(self: Path, target: Path) -> Path:
+        events.append("rename")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(Path, "replace", noted_rename)
+    with replacing(tmp_path / "note") as file:
+        file.write(b"whole")
+    assert events == ["file", "rename", "folder"]
