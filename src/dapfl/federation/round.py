@@ -151,7 +151,7 @@ class Federation:
             score = self._score(meter)
         self._pending = None
         record = with_more(record, server.rejections[before:], meter, meter.seconds(server.lap()))
-        record = msgspec.structs.replace(record, decrypted_by=server.recovery.decrypted_by)
+        record = msgspec.structs.replace(record, decrypted_by=server.decrypted_by)
         return with_score(record, score)
 
     def _score(self, meter: Meter) -> Score | None:
@@ -199,7 +199,7 @@ class Federation:
 
     def forget_what_clients_have(self) -> None:
         """Devices may have been replaced: each client is sent everything that leads to the current model."""
-        self._server.memory.acknowledged.clear()
+        self._server.forget_what_clients_have()
 
     def primer(self) -> bytes:
         """What clients need, once restored from their own saved states, to have the current model again."""

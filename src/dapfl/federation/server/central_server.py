@@ -117,6 +117,11 @@ class CentralServer:
         """Whether a round may begin before CS knows the model that it starts from."""
         return self.recovery.deferrable
 
+    @property
+    def decrypted_by(self) -> tuple[ClientId, ...]:
+        """The clients that have decrypted the last aggregate together, where a committee does."""
+        return self.recovery.decrypted_by
+
     def lap(self) -> dict[str, float]:
         """The seconds that CS has worked since it was last asked, phase by phase."""
         return self._watch.lap()
@@ -164,6 +169,10 @@ class CentralServer:
     def primer(self) -> bytes:
         """Everything that leads to the current model, for clients that were restored without it."""
         return encode(Delivery(VERSION, tuple(self.recovery.parts_for(None, self._seal))))
+
+    def forget_what_clients_have(self) -> None:
+        """From now on each client is sent everything that leads to the current model."""
+        self.memory.acknowledged.clear()
 
     def _deliver(
         self, client: ClientId, orders: Sequence[_SignedOrder], kind: str, deliveries: Deliveries
