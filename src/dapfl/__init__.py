@@ -14,9 +14,9 @@ For notebooks and scripts, `import dapfl` is enough:
 | `load` | reads a run directory, finished or not |
 | `compare` | runs several settings and seeds under the same conditions |
 | `RunResult`, `Comparison` | what these return |
-| `RoundRecord` | what a round leaves behind, and what a callback gets |
+| `RoundRecord` | the record of a round, which a callback gets |
 | `Task`, `Dataset` | what a federation learns: a model, its data and its loss |
-| `DapflError` | the root of all errors raised on purpose |
+| `DapflError` | the base class of all errors that Dap-FL raises on purpose |
 | `crypto` | Paillier encryption for float vectors, on its own |
 | `tuning` | the agent and other policies, for a training loop of your own |
 | `learning` | tasks, data and SGD |
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where each public name lives; a package is named by itself.
+# The module of each public name; a package is named by itself.
 _HOMES = {
     "Comparison": "dapfl.api.results",
     "DapflError": "dapfl.errors",

@@ -1,4 +1,4 @@
-"""The schema of a run and the only place where defaults live.
+"""The schema of a run, and the only place for defaults.
 
 A run is one `RunConfig`. It is read from strict TOML (an unknown key is an error), changed by
 command-line flags, and written whole into the run's manifest. The structs are frozen; pass them
@@ -159,7 +159,7 @@ class ResourceConfig(_Config, frozen=True, kw_only=True):
 class CryptoConfig(_Config, frozen=True, kw_only=True):
     """How contributions are protected.
 
-    `engine` is the arithmetic engine that computes; `RunConfig.engine` is where the clients live.
+    `engine` names the arithmetic engine; `RunConfig.engine` says where the clients run.
     """
 
     encryption: Literal["paillier", "none"] = "paillier"

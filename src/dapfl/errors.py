@@ -19,7 +19,7 @@
     │   ├── InvalidShare            a decryption share that is false, or of something else
     │   └── EncodingError           numbers that cannot be packed without loss of meaning
     ├── ProtocolError             a message that a participant refuses; `reason` names why
-    ├── TransportError            messages that cannot be carried
+    ├── TransportError            messages that cannot be delivered
     │   └── WorkerError             a worker process that keeps dying
     ├── StorageError              a file that cannot be written: a full disk, no permission
     ├── NothingLearned            a run in which no contribution was ever aggregated
@@ -30,7 +30,7 @@ A message says what happened, to what, and what to do. Secrets never appear in o
 
 
 class DapflError(Exception):
-    """The root of all errors raised on purpose."""
+    """The base class of all errors that Dap-FL raises on purpose."""
 
 
 class UserError(DapflError):
@@ -118,7 +118,7 @@ class ProtocolError(DapflError):
 
 
 class TransportError(DapflError):
-    """Messages that cannot be carried."""
+    """Messages that cannot be delivered."""
 
 
 class WorkerError(TransportError):

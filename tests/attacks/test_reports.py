@@ -129,7 +129,7 @@ def test_every_line_of_such_a_run_can_be_read_shown_and_drawn(tmp_path):
     assert len(read_run(folder).rounds) == 1
     follower = Follower(folder)
     follower.refresh()
-    assert follower.state.problem is None and len(follower.state.update().clients) == 4
+    assert follower.run.problem is None and len(follower.run.update().clients) == 4
     assert write_report([folder], tmp_path / "report")
 
 
@@ -137,7 +137,7 @@ def test_the_live_page_survives_a_file_that_another_program_has_written(tmp_path
     strange = ClientRecord(id=1, status=Status.ACCEPTED, capability=1.0, eta=-1.0)
     follower = Follower(folder_with(tmp_path / "run", RoundRecord(round=0, clients=(strange,))))
     follower.refresh()
-    assert follower.state.update().rounds
+    assert follower.run.update().rounds
 
 
 def test_the_largest_honest_report_is_taken():

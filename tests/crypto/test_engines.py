@@ -12,7 +12,7 @@ import pytest
 
 from dapfl.crypto.engines import native
 from dapfl.crypto.engines.base import (
-    Engine,
+    ArithmeticEngine,
     available_engines,
     engine_named,
     first_not_below,
@@ -30,7 +30,7 @@ SIZES = (64, 129, 512, 1024, 2048, 3072)
 COUNTS = (1, 3, 8, 13)
 
 
-def engine(name: str) -> Engine:
+def engine(name: str) -> ArithmeticEngine:
     return GmpEngine() if name == "gmp" else NativeEngine(name)
 
 

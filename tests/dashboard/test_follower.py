@@ -26,21 +26,21 @@ def test_a_run_is_followed_from_before_it_exists_to_its_end(tmp_path):
     path = tmp_path / "run"
     follower = Follower(path)
     follower.refresh()
-    assert "there is no such directory yet" in follower.state.problem
+    assert "there is no such directory yet" in follower.run.problem
     path.mkdir()
     follower.refresh()
-    assert follower.state.problem is not None
+    assert follower.run.problem is not None
     write_run(path, count=0, status="running", planned=3)
     follower.refresh()
-    assert (follower.state.problem, follower.state.facts.status) == (None, "running")
+    assert (follower.run.problem, follower.run.facts.status) == (None, "running")
     for t, line in enumerate(lines(3)):
         append(path, line)
         follower.refresh()
-        assert len(follower.state.rounds) == t + 1
+        assert len(follower.run.rounds) == t + 1
     (path / "manifest.json").write_text(json.dumps(manifest()))
     follower.refresh()
-    assert follower.state.facts.status == "finished"
-    assert len(follower.state.rounds) == 3
+    assert follower.run.facts.status == "finished"
+    assert len(follower.run.rounds) == 3
 
 
 def test_a_run_that_is_killed_is_shown_as_stopped_with_what_continues_it(tmp_path):
@@ -48,16 +48,16 @@ def test_a_run_that_is_killed_is_shown_as_stopped_with_what_continues_it(tmp_pat
     follower = Follower(path)
     with RunDirectory(path).lock():  # which the system frees when its process is killed
         follower.refresh()
-        assert follower.state.facts.status == "running"
+        assert follower.run.facts.status == "running"
     follower.refresh()
-    assert follower.state.facts.status == "stopped"
-    assert follower.state.facts.rows[0] == ("Continue", f"dapfl run --resume {path}")
+    assert follower.run.facts.status == "stopped"
+    assert follower.run.facts.rows[0] == ("Continue", f"dapfl run --resume {path}")
 
 
 def test_an_empty_directory_is_waited_in(tmp_path):
     follower = Follower(tmp_path)
     follower.refresh()
-    assert "no run has been started" in follower.state.problem
+    assert "no run has been started" in follower.run.problem
 
 
 def test_a_half_written_line_is_shown_only_when_it_is_whole(tmp_path):
@@ -67,28 +67,28 @@ def test_a_half_written_line_is_shown_only_when_it_is_whole(tmp_path):
     last = lines(2)[1]
     append(path, last[:300])
     follower.refresh()
-    assert (len(follower.state.rounds), follower.state.problem) == (1, None)
+    assert (len(follower.run.rounds), follower.run.problem) == (1, None)
     append(path, last[300:])
     follower.refresh()
-    assert len(follower.state.rounds) == 2
+    assert len(follower.run.rounds) == 2
 
 
 def test_nothing_new_on_the_disk_changes_nothing(tmp_path):
     follower = Follower(write_run(tmp_path, count=2))
     follower.refresh()
-    before = follower.state
+    before = follower.run
     follower.refresh()
-    assert follower.state is before
+    assert follower.run is before
 
 
 def test_an_update_holds_only_what_a_page_has_not_seen(tmp_path):
     path = write_run(tmp_path, count=2, status="running")
     follower = Follower(path)
     follower.refresh()
-    assert follower.state.update().fresh
+    assert follower.run.update().fresh
     append(path, lines(3)[2])
     follower.refresh()
-    update = follower.state.update(after=2)
+    update = follower.run.update(after=2)
     assert not update.fresh
     assert [row.round for row in update.rounds] == [2]
     assert len(update.clients) == 20
@@ -101,10 +101,10 @@ def test_a_run_that_was_set_back_is_told_from_the_start(tmp_path):
     (path / "new").write_text("".join(lines(2)))
     (path / "new").replace(path / "rounds.jsonl")
     follower.refresh()
-    assert (follower.state.generation, len(follower.state.rounds)) == (1, 2)
+    assert (follower.run.generation, len(follower.run.rounds)) == (1, 2)
     append(path, lines(2)[1])  # round 1 once more
     follower.refresh()
-    assert (follower.state.generation, len(follower.state.rounds)) == (2, 2)
+    assert (follower.run.generation, len(follower.run.rounds)) == (2, 2)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "rounds.jsonl"])
@@ -115,15 +115,15 @@ def test_a_damaged_file_is_a_notice_and_what_is_known_stays(tmp_path, name):
     with (path / name).open("a") as file:
         file.write("{]\n")
     follower.refresh()
-    assert name in follower.state.problem
-    assert len(follower.state.rounds) == 2
+    assert name in follower.run.problem
+    assert len(follower.run.rounds) == 2
 
 
 def test_views_hold_the_numbers_of_rounds_jsonl(tmp_path):
     follower = Follower(write_run(tmp_path, count=4))
     follower.refresh()
     written = rounds(count=4)[3]
-    update = shown(follower.state.update())
+    update = shown(follower.run.update())
     row = update["rounds"][3]
     for name in (
         "loss",
@@ -155,7 +155,7 @@ def test_a_refused_upload_keeps_the_capability_reported_before(tmp_path):
     append(path, json.dumps({"round": 1, "clients": [{"id": 3, "status": "rejected:replayed"}]}) + "\n")
     follower = Follower(path)
     follower.refresh()
-    (card,) = follower.state.update().clients
+    (card,) = follower.run.update().clients
     assert (card.capability, card.eta) == (1.0, None)
 
 
@@ -165,7 +165,7 @@ def test_of_many_clients_those_outside_come_first_and_all_in_order(tmp_path):
     append(path, json.dumps({"round": 0, "clients": clients}) + "\n")
     follower = Follower(path)
     follower.refresh()
-    ids = [card.id for card in follower.state.update().clients]
+    ids = [card.id for card in follower.run.update().clients]
     assert len(ids) == MOST_CLIENTS
     assert ids == sorted(ids)
     assert all(i % 3 == 0 for i in ids)
@@ -186,8 +186,8 @@ def test_nothing_secret_can_reach_the_page(tmp_path):
     )
     follower = Follower(path)
     follower.refresh()
-    assert len(follower.state.rounds) == 2
-    assert b"hunter2" not in follower.state.update().to_json()
+    assert len(follower.run.rounds) == 2
+    assert b"hunter2" not in follower.run.update().to_json()
 
 
 def test_clients_are_called_by_the_names_that_their_data_give_them(tmp_path):
@@ -197,7 +197,7 @@ def test_clients_are_called_by_the_names_that_their_data_give_them(tmp_path):
     (path / "manifest.json").write_text(json.dumps({**manifest, "client_names": names}))
     follower = Follower(path)
     follower.refresh()
-    assert shown(follower.state.update())["facts"]["client_names"] == names
+    assert shown(follower.run.update())["facts"]["client_names"] == names
 
 
 def test_of_many_clients_those_that_were_not_called_come_last(tmp_path):
@@ -209,7 +209,7 @@ def test_of_many_clients_those_that_were_not_called_come_last(tmp_path):
     (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     follower = Follower(path)
     follower.refresh()
-    sent = [client["id"] for client in shown(follower.state.update())["clients"]]
+    sent = [client["id"] for client in shown(follower.run.update())["clients"]]
     assert len(sent) == 200
     assert set(range(281, 301)) <= set(sent)
     assert sent == sorted(sent)

@@ -11,7 +11,7 @@ from dapfl import cli
 from dapfl.dashboard.app import build_app
 from dapfl.federation.records import ClientRecord, RoundRecord, Status
 from dapfl.runs.results import read_run
-from dapfl.runs.status import metrics_of, state_of
+from dapfl.runs.status import metrics_of, overview_of
 from tests.fake_runs import manifest
 
 
@@ -63,14 +63,14 @@ def get(app: ASGIApp, path: str) -> tuple[int, str, str]:
     return sent[0]["status"], headers[b"content-type"].decode(), text
 
 
-def test_the_state_of_every_client_is_told(tmp_path: Path) -> None:
-    state = state_of(read_run(write(tmp_path / "run", *ROUNDS)))
-    assert [each.state for each in state.clients] == ["in", "lost", "in", "in", "removed"]
-    lost = state.clients[1]
+def test_the_overview_says_how_every_client_is_doing(tmp_path: Path) -> None:
+    overview = overview_of(read_run(write(tmp_path / "run", *ROUNDS)))
+    assert [each.presence for each in overview.clients] == ["in", "lost", "in", "in", "removed"]
+    lost = overview.clients[1]
     assert (lost.lost_for, lost.last_in, lost.reason, lost.contributions) == (3, 0, "offline", 1)
-    assert state.alerts == ("client 2 has been lost for 3 rounds (offline): start its SuperNode",)
-    assert state.lost == {"offline": 3, "over-budget": 1}
-    assert (state.rounds, state.planned, state.accuracy) == (4, 9, 0.53)
+    assert overview.alerts == ("client 2 has been lost for 3 rounds (offline): start its SuperNode",)
+    assert overview.lost == {"offline": 3, "over-budget": 1}
+    assert (overview.rounds, overview.planned, overview.accuracy) == (4, 9, 0.53)
 
 
 def test_in_the_terminal_and_for_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,15 +81,15 @@ def test_in_the_terminal_and_for_scripts(tmp_path: Path, capsys: pytest.CaptureF
     assert "ALERT: client 2 has been lost for 3 rounds" in text
     assert f"To go on: dapfl run --resume {path}" in text
     assert cli.main(["status", str(path), "--json"]) == 3
-    state = json.loads(capsys.readouterr().out)
-    assert state["clients"][1]["state"] == "lost" and state["status"] == "stopped"
+    overview = json.loads(capsys.readouterr().out)
+    assert overview["clients"][1]["presence"] == "lost" and overview["status"] == "stopped"
 
 
 def test_a_healthy_run_exits_with_0_and_a_failed_one_does_not(tmp_path: Path) -> None:
     assert cli.main(["status", str(write(tmp_path / "good", ROUNDS[0]))]) == 0
     bad = write(tmp_path / "bad", ("failed:late",) * 4, status="failed")
     assert cli.main(["status", str(bad)]) == 3
-    assert "no trained model" in " ".join(state_of(read_run(bad)).alerts)
+    assert "no trained model" in " ".join(overview_of(read_run(bad)).alerts)
     assert cli.main(["status", str(write(tmp_path / "new"))]) == 0
     assert cli.main(["status", str(tmp_path / "nowhere")]) == 2
 

@@ -1,1 +1,1 @@
-"""What stands behind `import dapfl`: `federations` runs them, `results` is what comes back."""
+"""The implementation of `import dapfl`: `federations` has its functions, `results` what they return."""

@@ -1,4 +1,4 @@
-"""Federations from Python: what stands behind `import dapfl`.
+"""Federations from Python: the functions behind `import dapfl`.
 
 These functions do what the commands of the same names do, with the same names for everything: the same run
 directory, the same results.
@@ -63,8 +63,8 @@ def run(
       command line (``encryption="none"``, ``key_bits=3072``); other tables are dictionaries
       (``policy={...}``).
 
-    The clients live in worker processes, one for each core, unless the task is a `Task` object: other
-    processes do not know that object, so its clients all live in this one.
+    The clients run in worker processes, one for each core, unless the task is a `Task` object: other
+    processes do not know that object, so its clients all run in this one.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as out:
@@ -93,9 +93,9 @@ def resume(
 ) -> RunResult:
     """Continues the run in a directory after its last complete round.
 
-    It ends with the result of a run that was never stopped. `rounds` extends it, to the result of a run of so
-    many rounds from the start. A run of a `Task` object needs that object again, as `task`. A run whose data
-    or files have changed is not the same any more, and goes on only with `accept_changes`.
+    It ends with the same result as a run that was never stopped. `rounds` extends it to that number of
+    rounds, with the same result as a run of that length from the start. A run of a `Task` object needs that
+    object again, as `task`. A run whose data or files have changed continues only with `accept_changes`.
     """
     inline = False
     if task is not None:

@@ -1,4 +1,4 @@
-"""`dapfl bench crypto`: Paillier operations a second on one core, ours beside what else Python offers.
+"""`dapfl bench crypto`: Paillier operations per second on one core, ours and those of other Python libraries.
 
 Our engines are measured through the public interface, from float weights to bytes and back, with packing and
 fresh randomness; one ciphertext holds 127 weights. A ciphertext of a peer holds one small integer.
@@ -52,7 +52,7 @@ def run(*, bits: int = 2048, seconds: float = 0.4, repeats: int = 5, insecure: b
     ours = {engine: figures.pop(engine) for engine in available_engines()}
     best = {what: max(figures, key=lambda who: figures[who][what]) for what in OPERATIONS if figures}
     work = {
-        "what": "Paillier operations a second, one core",
+        "what": "Paillier operations per second, one core",
         "bits": bits,
         "weights_a_ciphertext": {"ours": CompactCodec(BOUNDS, (bits - 1) // 8).rows.per_row, "peers": 1},
         "best_peer": best,
@@ -70,7 +70,7 @@ def run(*, bits: int = 2048, seconds: float = 0.4, repeats: int = 5, insecure: b
 def _rates(
     subjects: dict[str, tuple[float, dict[str, Preparation]]], seconds: float, repeats: int
 ) -> dict[str, dict[str, float]]:
-    """Operations a second of every subject, all measured in turns."""
+    """Operations per second of every subject, all measured in turns."""
     jobs: dict[tuple[str, str], Job] = {}
     counts: dict[tuple[str, str], int] = {}
     for who, (_, preparations) in subjects.items():

@@ -8,7 +8,7 @@ EXAMPLES = """examples:
   dapfl data fetch all         fetch everything: about 240 MB
   dapfl data show              what is there, where, whether it is intact, and under which licence
 
-A run fetches what it needs by itself. The files live in your cache folder; set DAPFL_DATA to keep
+A run fetches what it needs by itself. The files are in your cache folder; set DAPFL_DATA to keep
 them elsewhere."""
 
 

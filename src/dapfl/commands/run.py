@@ -19,7 +19,7 @@ examples:
   dapfl run                                          Dap-FL on cnn-mnist, 20 clients, encrypted
   dapfl run --task logistic-mnist --setting large --rounds 5 --encryption none --out large
   dapfl run --setting fixed-capped --eta 0.1 --alpha 6 --partition dirichlet:0.3
-  dapfl run --adversary replay,tamper                a live attacker on the wire
+  dapfl run --adversary replay,tamper                live attackers on the network
   dapfl run --resume runs/cnn-mnist-dap-fl-1         continue after a stop
   dapfl run --resume runs/cnn-mnist-dap-fl-1 --rounds 40       extend a run to 40 rounds
 """
@@ -126,7 +126,7 @@ def execute(args: argparse.Namespace) -> int:
     how = (
         f"encrypted with {config.crypto.key_bits}-bit keys" if config.crypto.encryption != "none" else "open"
     )
-    clients = f"{config.clients} clients" + (f", {config.per_round} a round" if config.per_round else "")
+    clients = f"{config.clients} clients" + (f", {config.per_round} per round" if config.per_round else "")
     err.print(f"{config.setting} on {config.task}: {clients}, {config.rounds} rounds, {how}")
     _tell_of_unused_data(config)
     called = config.per_round or config.clients

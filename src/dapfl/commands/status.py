@@ -22,34 +22,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Prints the state."""
+    """Prints the overview."""
     import msgspec
 
     from dapfl.runs.results import read_run
-    from dapfl.runs.status import state_of
+    from dapfl.runs.status import overview_of
 
-    state = state_of(read_run(args.directory))
+    overview = overview_of(read_run(args.directory))
     if args.json:
-        out.print(msgspec.json.encode(state).decode(), markup=False, soft_wrap=True)
-        return _ALERT if state.alerts else 0
-    accuracy = "?" if state.accuracy is None else f"{100 * state.accuracy:.2f} %"
-    planned = "?" if state.planned is None else state.planned
+        out.print(msgspec.json.encode(overview).decode(), markup=False, soft_wrap=True)
+        return _ALERT if overview.alerts else 0
+    accuracy = "?" if overview.accuracy is None else f"{100 * overview.accuracy:.2f} %"
+    planned = "?" if overview.planned is None else overview.planned
     lines = [
-        f"{state.setting} on {state.task}: {state.status}, round {state.rounds} of {planned}",
-        f"test accuracy {accuracy}; {state.participants} contributions in the last round; "
-        f"{state.without_model} rounds without a model; {state.rejected} messages rejected",
+        f"{overview.setting} on {overview.task}: {overview.status}, round {overview.rounds} of {planned}",
+        f"test accuracy {accuracy}; {overview.participants} contributions in the last round; "
+        f"{overview.without_model} rounds without a model; {overview.rejected} messages rejected",
         "",
-        f"{'client':<24}{'state':<12}{'lost for':<10}{'last in':<9}{'contributions':<15}why",
+        f"{'client':<24}{'now':<12}{'lost for':<10}{'last in':<9}{'contributions':<15}why",
     ]
-    for each in state.clients:
+    for each in overview.clients:
         last = "never" if each.last_in is None else str(each.last_in)
         lines.append(
-            f"{each.name:<24}{each.state:<12}{each.lost_for or '':<10}{last:<9}{each.contributions:<15}"
+            f"{each.name:<24}{each.presence:<12}{each.lost_for or '':<10}{last:<9}{each.contributions:<15}"
             f"{each.reason or ''}".rstrip()
         )
-    lines += [""] + [f"ALERT: {alert}" for alert in state.alerts] if state.alerts else []
-    lines += [""] + [f"history: {event}" for event in state.history] if state.history else []
-    lines += ["", f"To go on: {state.to_continue}"] if state.to_continue else []
+    lines += [""] + [f"ALERT: {alert}" for alert in overview.alerts] if overview.alerts else []
+    lines += [""] + [f"history: {event}" for event in overview.history] if overview.history else []
+    lines += ["", f"To go on: {overview.to_continue}"] if overview.to_continue else []
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
-    return _ALERT if state.alerts else 0
+    return _ALERT if overview.alerts else 0

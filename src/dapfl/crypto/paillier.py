@@ -27,7 +27,7 @@ import numpy as np
 from dapfl.arrays import Rows
 from dapfl.crypto.engines import lanes
 from dapfl.crypto.engines.base import (
-    Engine,
+    ArithmeticEngine,
     Remainders,
     Ring,
     check_rows,
@@ -324,7 +324,7 @@ class PrivateKey:
         return {name: self.__dict__[name] for name in ("p", "q", "public_key")}
 
     @cached_property
-    def _engine(self) -> Engine:
+    def _engine(self) -> ArithmeticEngine:
         return engine_named(self.public_key.engine)
 
     @cached_property

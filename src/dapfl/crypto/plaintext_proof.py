@@ -28,7 +28,7 @@ here about the order of anything, and roots of 1 in a ciphertext do no harm: onl
 not that its randomness is a power of h_n. A prover that knows all but one plaintext (or all but one sum
 of them) must guess the challenge of that one: once in 2^128.
 
-It tells nothing: μ is uniform, since α is, and σ is within 2^-127 of what it would be without the r_k,
+It reveals nothing: μ is uniform, since α is, and σ is within 2^-127 of what it would be without the r_k,
 since β is longer by that.
 """
 

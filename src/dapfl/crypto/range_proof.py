@@ -6,7 +6,7 @@ numbers from 0 to most - least. Every bit is encrypted, c_j = g^(b_j)·r_j^n, wi
 c_j/g is an n-th power, which is to say that b_j is 0 or 1 (the 1-out-of-2 proof of Damgård and Jurik, PKC
 2001, made non-interactive by hashing). g^least·∏ c_j^(w_j) is then a ciphertext of the number. Prover and
 verifier need the public key only; what is proved holds whatever the prover knows, even the primes of n.
-The proof tells nothing else about the number.
+The proof reveals nothing else about the number.
 
 >>> from dapfl.crypto.paillier import generate_keypair
 >>> key = generate_keypair(512, allow_insecure_small_keys=True)

@@ -44,7 +44,7 @@ their weights, is x^a and v_i is v^a with one and the same a, where x is the sam
   e' would give x^(z-z') = y^(e-e') and v^(z-z') = v_i^(e-e'), where e-e', below 2^128, has an inverse
   modulo the order, and v, a random square, generates the group (all but once in 2^1000).
 
-The prover can try hashes until one fits, which succeeds once in 2^128. The proof tells nothing about s_i:
+The prover can try hashes until one fits, which succeeds once in 2^128. The proof reveals nothing about s_i:
 r is longer than e·s_i by 128 bits, so z is within 2^-128 of a number that has nothing to do with it.
 
 Time. s_i and r are exponents of `Ring.residue_powers` only, whose time depends on their length, not on

@@ -5,9 +5,9 @@ that of RSA with the exponent n: d = 1/n modulo p'q', for safe primes p = 2p'+1 
 (the KDC) shares it as Shoup does for RSA signatures (Eurocrypt 2000): member i holds s_i = f(i) modulo
 p'q' for a random polynomial f of degree t-1 with f(0) = d. Any t-1 shares are distributed alike whatever
 d is. Public are v, a random square modulo n, and v_i = v^(s_i), by which everyone checks what members
-compute (`threshold`). After dealing, nobody needs the primes: they are forgotten.
+compute (`threshold`). After dealing, nobody needs the primes, and they are not kept.
 
-Encryption, packing and proofs use the public key as ever. The squares modulo n form a cyclic group of
+Encryption, packing and proofs use the public key as before. The squares modulo n form a cyclic group of
 order p'q', which has no prime factor below 2^1000; the proofs of `threshold` rest on that.
 """
 
@@ -60,7 +60,7 @@ class Committee:
     def colluders(self) -> int:
         """How many members may collude with whoever asks, if all the others answer only once.
 
-        An asker with two faces shows one batch to some members and another batch to the rest. Two sets of t
+        An asker that cheats shows one batch to some members and another batch to the rest. Two sets of t
         members have 2t - L in common at least; if one of those does not collude, only one batch is decrypted.
         A negative number means that even an asker without any colluder gets both.
         """

@@ -45,7 +45,7 @@ class Transcript:
 
 
 def weights(seed: bytes, count: int) -> Rows:
-    """Independent numbers of 128 bits from a seed, one a row.
+    """Independent numbers of 128 bits from a seed, one per row.
 
     >>> weights(bytes(32), 3).shape
     (3, 16)

@@ -157,5 +157,5 @@ class VectorCipher:
 
 
 def _reference(size: int) -> ReferenceModels:
-    """The codec of a federation knows the model; a vector on its own is all there is to know."""
+    """What the codec is told about the model of a federation: here, only the length of the vector."""
     return ReferenceModels(np.zeros(size, np.float32))

@@ -19,7 +19,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dapfl.dashboard.follower import Follower, State
+from dapfl.dashboard.follower import FollowedRun, Follower
 from dapfl.errors import RunDirectoryError
 from dapfl.runs.results import read_run
 from dapfl.runs.status import metrics_of
@@ -93,10 +93,10 @@ class Hub:
     async def run(self) -> None:
         """Keeps looking until it is cancelled."""
         while True:
-            before = self.follower.state
+            before = self.follower.run
             # In a thread: the first look at a long run takes a moment, and the page should load meanwhile.
             await asyncio.to_thread(self.follower.refresh)
-            if self.follower.state is not before:
+            if self.follower.run is not before:
                 await self._wake()
             await asyncio.sleep(self._interval)
 
@@ -111,18 +111,18 @@ class Hub:
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Server-sent events for one page: everything at first, then each change."""
-        told: State | None = None
+        told: FollowedRun | None = None
         yield b"retry: 1000\n\n"  # how soon a page whose connection broke tries again
         while not self._closing:
-            state = self.follower.state
-            if state is told:
+            run = self.follower.run
+            if run is told:
                 yield b": still here\n\n"  # a page that went away is noticed by writing to it
             else:
-                known = len(told.rounds) if told and told.generation == state.generation else 0
-                told = state
-                yield b"data: " + state.update(after=known).to_json() + b"\n\n"
+                known = len(told.rounds) if told and told.generation == run.generation else 0
+                told = run
+                yield b"data: " + run.update(after=known).to_json() + b"\n\n"
             async with self._news:
-                if self.follower.state is told and not self._closing:
+                if self.follower.run is told and not self._closing:
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._news.wait(), timeout=10)
 
@@ -140,7 +140,7 @@ def build_app(
 ) -> Starlette:
     """The live page of the run in `directory`, for requests that name one of `hosts` (None: any host).
 
-    With `metrics`, also its state for Prometheus, at /metrics.
+    With `metrics`, also its figures for Prometheus, at /metrics.
     """
     hub = Hub(directory, interval)
 
@@ -150,7 +150,7 @@ def build_app(
 
     async def snapshot(request: Request) -> Response:
         # For browsers and proxies that hold streams back: the page asks for this every second instead.
-        content = hub.follower.state.update().to_json()
+        content = hub.follower.run.update().to_json()
         return Response(content, media_type="application/json", headers={"cache-control": "no-store"})
 
     async def prometheus(request: Request) -> Response:

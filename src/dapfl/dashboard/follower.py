@@ -40,7 +40,7 @@ class Update(Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class State:
+class FollowedRun:
     """What is known of a run directory.
 
     `version` goes up with every change. `generation` goes up when the rounds sent so far no longer hold,
@@ -68,14 +68,14 @@ class State:
 
 
 class Follower:
-    """Keeps `state` up to date with a run directory.
+    """Keeps `run` up to date with a run directory.
 
-    `refresh` may run in another thread than the readers of `state`: it replaces the state as a whole.
+    `refresh` may be called in another thread than the readers of `run`: it replaces the whole value.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.state = State()
+        self.run = FollowedRun()
         self._files = RunDirectory(directory)
         self._reader = RoundsReader(self._files.rounds_path)
         self._restarts = 0
@@ -89,32 +89,32 @@ class Follower:
         if seen == self._seen:
             return
         self._seen = seen
-        state = replace(self.state, version=self.state.version + 1, problem=None)
+        run = replace(self.run, version=self.run.version + 1, problem=None)
         try:
-            state = replace(state, facts=facts_of(self.directory, files.read_manifest()))
-            state = self._with(state, self._reader.read_new())
+            run = replace(run, facts=facts_of(self.directory, files.read_manifest()))
+            run = self._with(run, self._reader.read_new())
         except RunDirectoryError as error:
-            state = replace(state, problem=self._explain(str(error)))
+            run = replace(run, problem=self._explain(str(error)))
         except (ValueError, ArithmeticError, LookupError, TypeError) as error:  # numbers that cannot be shown
             where = f"{files.rounds_path} cannot be shown ({type(error).__name__}: {error})"
-            state = replace(state, problem=f"{where}. It was not written by this version, or is damaged.")
-        self.state = state
+            run = replace(run, problem=f"{where}. It was not written by this version, or is damaged.")
+        self.run = run
 
-    def _with(self, state: State, records: list[RoundRecord]) -> State:
+    def _with(self, run: FollowedRun, records: list[RoundRecord]) -> FollowedRun:
         records = in_order(records)
         first = records[0].round if records else math.inf
         if self._reader.restarts > self._restarts:
             self._restarts = self._reader.restarts
             first = -1
-        kept = tuple(view for view in state.rounds if view.round < first)
-        set_back = len(kept) < len(state.rounds)
-        capabilities = state.capabilities | capability_of(records)
+        kept = tuple(view for view in run.rounds if view.round < first)
+        set_back = len(kept) < len(run.rounds)
+        capabilities = run.capabilities | capability_of(records)
         return replace(
-            state,
-            generation=state.generation + set_back,
+            run,
+            generation=run.generation + set_back,
             capabilities=capabilities,
             rounds=kept + tuple(round_view(record, capabilities) for record in records),
-            last=records[-1] if records else state.last,
+            last=records[-1] if records else run.last,
         )
 
     def _explain(self, error: str) -> str:

@@ -122,7 +122,7 @@ def facts_of(directory: Path, manifest: Manifest) -> Facts:
         "Decryption": _committee(config, crypto) if committee else "",
         "Codec": crypto.get("codec"),
         "Partition": config.get("partition"),
-        "Clients a round": config.get("per_round"),
+        "Clients per round": config.get("per_round"),
         "Engine": config.get("engine"),
         "Adversaries": ", ".join(adversaries),
         "Started": manifest.created.replace("T", " ").partition("+")[0],

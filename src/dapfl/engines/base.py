@@ -1,4 +1,4 @@
-"""What an engine is: a transport to the clients of a run, wherever they live.
+"""What an engine is: a transport to the clients of a run, wherever they run.
 
 `registry` lists the engines. This module stays cheap to import, since Flower's processes pass through it.
 """

@@ -1,4 +1,4 @@
-"""The local engine: clients live in worker processes on this machine, one process for each core.
+"""The local engine: clients run in worker processes on this machine, one process for each core.
 
 A client stays in the same worker for the whole run, so its data and its agent stay in that process's
 memory. With each reply the worker also returns the client's new state. Checkpoints are made of these states,
@@ -97,7 +97,7 @@ def _serve(connection: Connection, team: Team | None) -> None:
 
 
 class WorkerPool:
-    """An `Engine` whose clients live in worker processes.
+    """An `Engine` whose clients run in worker processes.
 
     `factories` build the clients inside their workers. `shared` is called each time a worker is started and
     makes what the clients of that worker share. `workers` is 0 for one worker per core.

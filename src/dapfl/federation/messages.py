@@ -251,7 +251,7 @@ def decode_client_body(data: bytes) -> ClientBody:
 
 
 def decode_report(data: bytes) -> ClientReport:
-    """What a client tells about its round: a stranger's word, which is dropped if it is not in bounds.
+    """What a client tells about its round. Nobody vouches for it, so it is dropped if it is not in bounds.
 
     It travels as bytes within a body, so that a report that is dropped leaves the contribution alone.
     """
@@ -262,7 +262,7 @@ def decode_report(data: bytes) -> ClientReport:
 
 
 def order_kind(order: Order) -> str:
-    """The kind of an order: a client takes one of each kind a round."""
+    """The kind of an order: a client accepts one of each kind per round."""
     match order:
         case Call():
             return "call"

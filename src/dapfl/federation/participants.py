@@ -58,8 +58,8 @@ def smallest_cohort(crypto: CryptoConfig, clients: int, least: int, called: int 
     colluders = kdc.colluders(clients, crypto)
     if colluders < 0:
         raise ConfigError(
-            f"A committee of {members} of whom {threshold} decrypt can be asked twice in a round by a server "
-            f"with two faces: committee_threshold must be more than half of {members}."
+            f"If {threshold} of {members} members decrypt, a server could have two different sums decrypted "
+            f"in a round: committee_threshold must be more than half of {members}."
         )
     needed, called = max(least, colluders + 2), called or clients
     if needed > called:

@@ -1,4 +1,4 @@
-"""How the record of a round comes about: from the books of CS, and later from the score of the model."""
+"""How the record of a round is made: from the ledger of CS, and later from the score of the model."""
 
 import math
 import statistics

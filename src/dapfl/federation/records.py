@@ -1,4 +1,4 @@
-"""What a round leaves behind: the lines of rounds.jsonl.
+"""The records of rounds: the lines of rounds.jsonl.
 
 Values that are not known are null: a client that shares no report, a round without a model to
 score. A number that is not finite is null as well, since JSON has no way to write it.
@@ -162,7 +162,7 @@ class RoundRecord(Struct, frozen=True, kw_only=True):
 
     `participants` counts the contributions inside W(t+1) and `cohort` names their senders, C(t);
     `violations` counts plans that cost more than the budget; `epochs` is all work done by the
-    clients, of which `wasted_epochs` came to nothing; `simulated_seconds` is the slowest client's
+    clients, of which `wasted_epochs` were for lost contributions; `simulated_seconds` is the slowest client's
     cost, cut off at its budget, where costs are simulated. `worst_accuracy` is the mean accuracy of
     the tenth of the clients that W(t+1) serves worst, and `accuracy_spread` the standard deviation of the
     accuracy over all clients.

@@ -60,7 +60,9 @@ def load_server_keys(config: RunConfig, folder: Path) -> Keys:
     if not roster_file.exists():
         return Keys(bundle, {}, {})
     if bundle.pk_kdc_sign is None:
-        raise KeyFileError(f"{path} knows no KDC: {roster_file} cannot be verified. Make new folders.")
+        raise KeyFileError(
+            f"{path} has no key of the KDC, so {roster_file} cannot be verified: make new folders."
+        )
     roster = SignedRoster.from_bytes(roster_file.read_bytes()).verified(bundle.pk_kdc_sign, bundle.federation)
     admitted = {
         client: keyfile.private_from_text(

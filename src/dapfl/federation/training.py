@@ -1,4 +1,4 @@
-"""Phases 1 and 2 of a client's round: look at W(t), choose η and α, train, encode.
+"""Phases 1 and 2 of a client's round: evaluate W(t), choose η and α, train, encode.
 
 Nothing here knows about messages or keys. Only what is in `Trained` may leave the device.
 """

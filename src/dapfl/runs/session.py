@@ -109,7 +109,7 @@ def _check_extension(path: Path, manifest: Manifest, restored: Restored, rounds:
     if over and manifest.status in ("finished", "failed"):
         raise RunDirectoryError(
             f"The run in {path} has {manifest.status} after {done} rounds. To extend it, say how many it "
-            f"shall have in all: dapfl run --resume {path} --rounds {2 * done}."
+            f"should have in all: dapfl run --resume {path} --rounds {2 * done}."
         )
 
 

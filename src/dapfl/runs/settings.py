@@ -164,7 +164,7 @@ SETTINGS: dict[str, Setting] = {
         asks=("eta", "alpha"),
     ),
     "delta-sgd": Setting(
-        "Δ-SGD: step sizes by the curvature, two gradients a step, α capped by the budget",
+        "Δ-SGD: step sizes by the curvature, two gradients per step, α capped by the budget",
         _self_tuned(OptimiserConfig(kind="delta-sgd"), eta=0.2),
         asks=("alpha",),
     ),

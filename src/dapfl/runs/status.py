@@ -13,7 +13,7 @@ from dapfl.runs.lost_work import by_reason, explain, reason_of, rounds_without_m
 from dapfl.runs.results import Run, resume_command
 
 ALERT_AFTER = 3  # rounds in a row in which a client is lost
-ClientState = Literal["in", "lost", "not called", "removed"]
+Presence = Literal["in", "lost", "not called", "removed"]
 
 
 class ClientStatus(Struct, frozen=True):
@@ -21,7 +21,7 @@ class ClientStatus(Struct, frozen=True):
 
     client: int
     name: str
-    state: ClientState
+    presence: Presence
     reason: str | None
     lost_for: int
     last_in: int | None  # the last round that has a contribution of this client
@@ -29,7 +29,7 @@ class ClientStatus(Struct, frozen=True):
     alert: str | None
 
 
-class RunState(Struct, frozen=True):
+class RunOverview(Struct, frozen=True):
     """A run at one moment."""
 
     directory: str
@@ -49,7 +49,7 @@ class RunState(Struct, frozen=True):
     to_continue: str | None
 
 
-def state_of(run: Run) -> RunState:
+def overview_of(run: Run) -> RunOverview:
     """What the records of a run say about it."""
     manifest, rounds = run.manifest, run.rounds
     clients = tuple(_client(run, client) for client in _clients(run))
@@ -58,7 +58,7 @@ def state_of(run: Run) -> RunState:
         alerts.insert(0, "nothing was ever aggregated: there is no trained model")
     if rounds and not rounds[-1].participants:
         alerts.insert(0, "the last round made no new model")
-    return RunState(
+    return RunOverview(
         directory=str(run.path),
         status=manifest.status,
         task=manifest.task_name,
@@ -96,15 +96,15 @@ def _client(run: Run, client: int) -> ClientStatus:
         if status == Status.ACCEPTED:
             break
         lost_for += 1
-    state: ClientState = "removed" if now is None else "lost" if lost_for else "in" if taken else "not called"
+    presence: Presence = "removed" if now is None else "lost" if lost_for else "in" if taken else "not called"
     last = called[-1][1] if called else None
     reason = reason_of(last) if lost_for and last is not None else None
     name = run.manifest.client_name(client)
     alert = None
-    if state == "lost" and reason and lost_for >= ALERT_AFTER:
+    if presence == "lost" and reason and lost_for >= ALERT_AFTER:
         alert = f"{name} has been lost for {lost_for} rounds ({reason}): {explain(reason).remedy}"
     return ClientStatus(
-        client, name, state, reason, lost_for, taken[-1] if taken else None, len(taken), alert
+        client, name, presence, reason, lost_for, taken[-1] if taken else None, len(taken), alert
     )
 
 
@@ -116,33 +116,33 @@ def _status_in(row: RoundRecord, client: int) -> Status | None:
 
 
 def metrics_of(run: Run) -> str:
-    """The state of a run in the text format of Prometheus."""
-    state, rounds = state_of(run), run.rounds
+    """The overview of a run in the text format of Prometheus."""
+    overview, rounds = overview_of(run), run.rounds
     seconds: dict[str, float] = {}
     for row in rounds:
         for phase, spent in row.seconds.items():
             seconds[phase] = seconds.get(phase, 0.0) + spent
     lines = [
-        *_metric("running", "gauge", "Whether the run is running.", [("", state.status == "running")]),
-        *_metric("rounds_total", "counter", "Rounds that are complete.", [("", state.rounds)]),
-        *_metric("rounds_planned", "gauge", "Rounds that the run shall have.", [("", state.planned)]),
+        *_metric("running", "gauge", "Whether the run is running.", [("", overview.status == "running")]),
+        *_metric("rounds_total", "counter", "Rounds that are complete.", [("", overview.rounds)]),
+        *_metric("rounds_planned", "gauge", "Rounds that were asked for.", [("", overview.planned)]),
         *_metric(
-            "rounds_without_model_total", "counter", "Without an aggregate.", [("", state.without_model)]
+            "rounds_without_model_total", "counter", "Without an aggregate.", [("", overview.without_model)]
         ),
-        *_metric("participants", "gauge", "Contributions in the last model.", [("", state.participants)]),
-        *_metric("accuracy", "gauge", "Test accuracy of the last global model.", [("", state.accuracy)]),
-        *_metric("rejected_total", "counter", "Messages that were rejected.", [("", state.rejected)]),
+        *_metric("participants", "gauge", "Contributions in the last model.", [("", overview.participants)]),
+        *_metric("accuracy", "gauge", "Test accuracy of the last global model.", [("", overview.accuracy)]),
+        *_metric("rejected_total", "counter", "Messages that were rejected.", [("", overview.rejected)]),
         *_metric(
             "lost_total",
             "counter",
             "Lost contributions.",
-            [(_label("reason", r), n) for r, n in state.lost.items()],
+            [(_label("reason", r), n) for r, n in overview.lost.items()],
         ),
         *_metric(
             "client_lost_rounds",
             "gauge",
             "Rounds in a row in which a client has been lost.",
-            [(_label("client", str(each.client)), each.lost_for) for each in state.clients],
+            [(_label("client", str(each.client)), each.lost_for) for each in overview.clients],
         ),
         *_metric(
             "seconds_total",
@@ -159,7 +159,7 @@ def metrics_of(run: Run) -> str:
                 (_label("direction", "down"), sum(row.bytes_down for row in rounds)),
             ],
         ),
-        *_metric("alerts", "gauge", "What an operator should look at.", [("", len(state.alerts))]),
+        *_metric("alerts", "gauge", "What an operator should look at.", [("", len(overview.alerts))]),
     ]
     return "\n".join(lines) + "\n"
 

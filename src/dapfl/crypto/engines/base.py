@@ -1,7 +1,7 @@
 """Arithmetic engines: arithmetic modulo a square, in batches, behind one interface.
 
 These engines compute (`crypto.engine` of a configuration names one). They have nothing to do with the
-engines of `dapfl.engines`, which are where the clients of a federation live.
+engines of `dapfl.engines`, which say where the clients of a federation run.
 
 A batch of big integers is a uint8 matrix with one number per row, little-endian. Everything that
 Paillier needs is arithmetic modulo root², where root is n for the public operations and one of
@@ -239,7 +239,7 @@ class Remainders(Protocol):
         """The numbers below p·q that are `low` modulo p and `high` modulo q, row by row."""
 
 
-class Engine(Protocol):
+class ArithmeticEngine(Protocol):
     """One way to compute."""
 
     name: str
@@ -261,7 +261,7 @@ def available_engines() -> tuple[str, ...]:
     return tuple(name for name in ENGINES if name == "gmp" or name in native.usable())
 
 
-def engine_named(name: str) -> Engine:
+def engine_named(name: str) -> ArithmeticEngine:
     """The arithmetic engine of that name; ``auto`` is the fastest one that this machine has.
 
     >>> engine_named("gmp").name

@@ -265,7 +265,7 @@ class NativeRing(Ring):
 
 
 def share_lanes(rings: Sequence[Ring]) -> TypeGuard[Sequence[NativeRing]]:
-    """Whether these rings can be computed in side by side: same engine, same sizes, more than one of them."""
+    """Whether numbers of these rings can share lanes: same engine, same sizes, more than one ring."""
     if not hasattr(_native, "lane_powers"):
         return False  # an extension that was built before the last change of its sources
     shapes = {ring.shape if isinstance(ring, NativeRing) else None for ring in rings}

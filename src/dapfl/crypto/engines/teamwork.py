@@ -29,7 +29,7 @@ Work = Callable[[slice], Rows]
 
 
 class _Alone(Exception):
-    """The team has gone on to another batch, or a member died with the lock: everyone for himself."""
+    """The team has gone on to another batch, or a member died with the lock: each process computes alone."""
 
 
 class Team:

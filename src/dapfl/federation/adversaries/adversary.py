@@ -1,4 +1,4 @@
-"""Live attackers on the wire of a normal run (`dapfl run --adversary NAME[,NAME]`).
+"""Live attackers on the network of a normal run (`dapfl run --adversary NAME[,NAME]`).
 
 An attacker sees every byte, remembers it, and may send any bytes to CS in anyone's name and to any client,
 at any time. It does not keep honest messages from arriving: against that no cryptography helps, only the

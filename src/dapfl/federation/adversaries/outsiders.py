@@ -145,7 +145,7 @@ class Oversized(Attacker):
     """Sends more than any message can be."""
 
     name = "oversized"
-    what = "sends messages too large to be true"
+    what = "sends messages larger than any real one"
 
     def attack(self) -> None:
         """One byte more than the limit, to the server and to a client."""

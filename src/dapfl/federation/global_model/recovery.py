@@ -1,7 +1,7 @@
 """The recovery of W(t+1): who decrypts the aggregate Ω_CS(t), and how everyone else gets the model.
 
 CS alone cannot decrypt an aggregate. With the paper's shared key every client can, and CS asks for the
-result (`SharedDecryption`). Another way is another class with these methods; `assembly.build_federation`
+result (`SharedDecryption`). Another way is another class with these methods; `participants.recovery_of`
 chooses one. What such a class needs of clients, it asks for in orders: CS signs and delivers them, and
 hands it the answers that pass verification.
 """
@@ -62,7 +62,7 @@ class ModelRecovery(Protocol):
     # What follows
 
     def settle(self) -> bool:
-        """Teaches the history the current model, if it has become known; whether it is known now."""
+        """Adds the current model to the history, if it has become known; returns whether it is known now."""
 
     @property
     def commitment(self) -> bytes | None:

@@ -84,9 +84,9 @@ def generate(
 def committee_of(clients: int, crypto: CryptoConfig) -> tuple[int, int]:
     """How many clients are on the committee of a federation, and how many of them decrypt together.
 
-    Unless told otherwise, so many that CS and two members who break the protocol together get no second
-    proposal of a round decrypted (see `Committee.colluders`), but one of them may be off. With four clients
-    that is one colluder, with three CS alone.
+    By default so many that CS and two members who break the protocol cannot have a second proposal of a round
+    decrypted (see `Committee.colluders`), while one member may be off. With four clients it holds against CS
+    and one member, with three against CS alone.
 
     >>> [committee_of(clients, CryptoConfig()) for clients in (20, 4, 3)]
     [(5, 4), (4, 3), (3, 2)]

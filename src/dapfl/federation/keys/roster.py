@@ -1,7 +1,7 @@
-"""Who belongs to a federation that lives: clients leave, join, and get new devices.
+"""Who belongs to a federation over time: clients join, leave, and get new devices.
 
 The KDC signs a roster: the clients of the federation and their public signing keys, under a serial number
-that only grows. CS takes a roster only if the KDC has signed it, so that no server can enrol clients of its
+that only grows. CS accepts a roster only if the KDC has signed it, so no server can enrol clients of its
 own. What a client signs counts only if the roster has the key that verifies it.
 """
 
@@ -76,7 +76,7 @@ class SignedRoster:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "SignedRoster":
-        """What `to_bytes` made; KeyFileError if it did not."""
+        """The roster in the content of a file; KeyFileError if there is none."""
         try:
             return cls(*msgspec.msgpack.decode(content, type=tuple[bytes, bytes]))
         except msgspec.MsgspecError:

@@ -1,6 +1,6 @@
-"""The books of one round: who was sent what, who has answered, what was rejected.
+"""The ledger of one round: who was sent what, who has answered, what was rejected.
 
-They see to it that CS takes the answer to each order once, and only from the client that was sent it.
+It makes sure that CS accepts the answer to each order once, and only from the client that was sent it.
 """
 
 from collections.abc import Iterable
@@ -88,7 +88,7 @@ class RoundLedger:
         self.rejections.append(Rejection(client, reason))
 
     def note_mismatch(self, client: ClientId) -> None:
-        """Notes, once a round, that a client has named another model than the others."""
+        """Notes, once per round, that a client has named another model than the others."""
         mismatch = Rejection(client, "model-mismatch")
         if mismatch not in self.rejections:
             self.rejections.append(mismatch)

@@ -25,7 +25,7 @@ COLLECTIONS = {each.name: each for each in (MNIST, FASHION, CIFAR10, HAPT, SHAKE
 
 
 def cache_folder() -> Path:
-    """Where the data sets live: `DAPFL_DATA`, or the user's cache folder."""
+    """Where the data sets are stored: `DAPFL_DATA`, or the user's cache folder."""
     chosen = os.environ.get("DAPFL_DATA")
     return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("dapfl") / "data"
 

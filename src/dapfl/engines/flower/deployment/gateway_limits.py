@@ -22,7 +22,7 @@ class Limits:
     header_seconds: float = 10.0  # from the connection, or the last response, to the end of the headers
     idle_seconds: float = 20.0  # between two pieces of a body
     body_bytes: int = 2**26
-    body_rate: int = 2**13  # bytes a second, after the first `idle_seconds`
+    body_rate: int = 2**13  # bytes per second, after the first `idle_seconds`
     superlink_connections: int = 256
 
 

@@ -17,8 +17,8 @@ from dapfl.hyperparameters import Hyperparameters
 from dapfl.tuning.policy import HyperparameterPolicy
 
 _BY_TIME = (
-    "the app tells no loss, or its configuration has no learning rate and epochs to choose. Return a metric "
-    "with 'loss' in its name, and give 'lr' and 'local-epochs' in train_config or in pyproject.toml."
+    "the app reports no loss, or its configuration has no learning rate and epochs to choose. Return a "
+    "metric with 'loss' in its name, and give 'lr' and 'local-epochs' in train_config or in pyproject.toml."
 )
 
 

@@ -32,7 +32,7 @@ class MetricNames:
     f1: str | None = None
 
     def read(self, metrics: Mapping[str, Metric]) -> Metrics:
-        """Loss, accuracy and F1 out of the metrics of a function; NaN where it does not tell."""
+        """Loss, accuracy and F1 out of the metrics of a function; NaN where it does not report them."""
         return Metrics(
             _measured(metrics, self.loss, "loss"),
             _measured(metrics, self.accuracy, "acc"),
@@ -143,7 +143,7 @@ class AppLearner:
         if count > most:
             raise ProtocolError(
                 "too-many-samples",
-                f"this node has {int(count)} samples, and the strategy allows {most} a node: "
+                f"this node has {int(count)} samples, and the strategy allows {most} per node: "
                 f"DapFL(max_samples={int(count)}) would do",
             )
         return int(count)

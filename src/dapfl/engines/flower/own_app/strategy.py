@@ -90,7 +90,7 @@ class DapFL(FedAvg):
         """Logs what the strategy does."""
         super().summary()
         protection = "none" if self._crypto.encryption == "none" else "Paillier, signed"
-        log(INFO, "\t└──> Dap-FL: encryption %s, at least %d nodes a sum", protection, self._min_cohort)
+        log(INFO, "\t└──> Dap-FL: encryption %s, at least %d nodes per sum", protection, self._min_cohort)
 
     def start(
         self,

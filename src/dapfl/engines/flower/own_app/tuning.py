@@ -86,7 +86,7 @@ class Usual(HyperparameterPolicy):
 
 
 class Tuned(HyperparameterPolicy):
-    """An agent where the app tells its loss and lets its learning rate be chosen.
+    """An agent, where the app reports its loss and its learning rate can be chosen.
 
     Otherwise only time is known. Then the app keeps its own values, but trains no more epochs than the
     deadline affords.
