@@ -14,7 +14,7 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.typing import NDArray
 
-from dapfl.arrays import Vector
+from dapfl.arrays import Rows, Vector
 from dapfl.benchmarks.committee import CommitteeAggregation, CommitteeJob, check_signatures
 from dapfl.benchmarks.peers import ckks, secagg
 from dapfl.benchmarks.peers.paillier import Phe
@@ -139,7 +139,7 @@ class SecureAggregation:
                 sums[:-1], len(self.models.locals), samples, self.models.reference
             )  # Eq. 44
 
-    def _rows(self, omega: bytes) -> NDArray[np.uint8]:
+    def _rows(self, omega: bytes) -> Rows:
         return np.frombuffer(omega, np.uint8).reshape(-1, self.keys.cs.public_key.ciphertext_bytes)
 
     def _step(self, name: str) -> "_Step":

@@ -9,9 +9,8 @@ from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dapfl.arrays import Vector
+from dapfl.arrays import Rows, Vector
 from dapfl.benchmarks.peers.paillier import PAILLIER_PEERS, Candidate
 from dapfl.benchmarks.result import BenchResult, Figures, absent, host
 from dapfl.benchmarks.timing import CLOCK, Job, medians, one_core, seconds_of, sized
@@ -99,7 +98,7 @@ def _ours(engine: str, bits: int, insecure: bool) -> tuple[float, dict[str, Prep
         local, reference = vectors(count)
         return lambda: by.encrypt(codec.encode(local, SAMPLES, reference).plaintexts)
 
-    def encrypted(count: int) -> NDArray[np.uint8]:
+    def encrypted(count: int) -> Rows:
         local, reference = vectors(count)
         return public.encrypt(codec.encode(local, SAMPLES, reference).plaintexts)
 

@@ -159,7 +159,7 @@ def _unlocked(secret: Rows | None, sealed: bytes, key: PrivateKey, context: byte
         )
 
 
-_ENVELOPES: dict[str, type[PaillierEnvelope] | type[HybridEnvelope]] = {
+_ENVELOPES: dict[str, type[Envelope]] = {
     "paillier": PaillierEnvelope,
     "hybrid": HybridEnvelope,
 }

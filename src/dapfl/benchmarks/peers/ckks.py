@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dapfl.arrays import Vector
+
 INSTALL = "pip install tenseal"
 
 
@@ -18,7 +20,7 @@ def installed() -> bool:
 class Aggregation:
     """Encrypts |D_i|·ŵ_i for every client, adds, decrypts once and divides by Σ|D_i|."""
 
-    def __init__(self, locals_: Sequence[NDArray[np.float32]], samples: Sequence[int]) -> None:
+    def __init__(self, locals_: Sequence[Vector], samples: Sequence[int]) -> None:
         import tenseal
 
         self._tenseal: Any = tenseal

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dapfl.arrays import Vector
+
 INSTALL = "pip install 'dapfl[flower]'"
 _MODULUS = 1 << 32
 _LEVELS = 1 << 22
@@ -41,7 +43,7 @@ def _flower() -> SimpleNamespace:
 class Aggregation:
     """One aggregation; every client shares its secrets with `neighbours` clients, itself among them."""
 
-    def __init__(self, locals_: Sequence[NDArray[np.float32]], neighbours: int, threshold: int) -> None:
+    def __init__(self, locals_: Sequence[Vector], neighbours: int, threshold: int) -> None:
         self._flower = _flower()
         self._locals = locals_
         self._neighbours, self._threshold = neighbours, threshold

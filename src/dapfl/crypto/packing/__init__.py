@@ -20,6 +20,8 @@ encryption, so an encrypted and a plain run give the same model.
 array([ 2.5  , -0.125], dtype=float32)
 """
 
+from collections.abc import Callable
+
 from dapfl.crypto.packing.codec import Bounds, Encoded, ReferenceModels, Segment, VectorCodec
 from dapfl.crypto.packing.compact import CompactCodec
 from dapfl.crypto.packing.exact import ExactCodec
@@ -36,13 +38,13 @@ __all__ = [
     "codec_named",
 ]
 
-CODECS: dict[str, type[ExactCodec] | type[CompactCodec]] = {
+CODECS: dict[str, Callable[[Bounds, int], VectorCodec]] = {
     codec.name: codec for codec in (ExactCodec, CompactCodec)
 }
 
 
 def codec_named(name: str, bounds: Bounds, plaintext_bytes: int) -> VectorCodec:
-    """The codec `exact` or `compact` for a federation's bounds and its key's plaintext width."""
+    """The codec of that name, for a federation's bounds and the plaintext width of its key."""
     if name not in CODECS:
         raise EncodingError(f"There is no codec '{name}': choose one of {', '.join(CODECS)}.")
     return CODECS[name](bounds, plaintext_bytes)

@@ -1,7 +1,7 @@
 """The server step: how W(t+1) follows from W(t) and the average of the clients' models.
 
 The paper takes the average itself (`TakeAverage`); `FedAdam` looks at the change. FedAvgM, FedYogi and the
-like would be other classes with the same methods; `assembly.parameters_of` chooses one.
+like would be other classes with the same methods; `server_step` chooses one.
 
 Whoever recovers the average evaluates the step. With a shared key that is every client for itself, so a
 step must be a deterministic function: all clients must get the same bits, on any machine. Additions,
@@ -90,4 +90,8 @@ class FedAdam:
 
 def server_step(config: ServerStepConfig, learned: int) -> ServerStep:
     """The step that a configuration names, for a model whose first `learned` weights are learned."""
-    return TakeAverage() if config.kind == "average" else FedAdam(config, learned)
+    match config.kind:
+        case "average":
+            return TakeAverage()
+        case "fedadam":
+            return FedAdam(config, learned)
