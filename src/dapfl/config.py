@@ -22,6 +22,10 @@ NonNegative = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
+Encryption = Literal["paillier", "none"]
+Decryption = Literal["shared", "committee"]
+EnvelopeName = Literal["paillier", "hybrid"]
+CodecName = Literal["exact", "compact"]
 
 SECURE_BITS = 2048  # the smallest Paillier modulus that counts as secure
 LARGEST_BITS = 16384  # keys beyond this take hours to make, and protect no better
@@ -162,13 +166,13 @@ class CryptoConfig(_Config, frozen=True, kw_only=True):
     `engine` names the arithmetic engine; `RunConfig.engine` says where the clients run.
     """
 
-    encryption: Literal["paillier", "none"] = "paillier"
-    decryption: Literal["shared", "committee"] = "shared"  # who holds SK_CS: every client, or a committee
+    encryption: Encryption = "paillier"
+    decryption: Decryption = "shared"  # who holds SK_CS: every client, or a committee
     committee_members: Annotated[int, Meta(ge=2, le=32)] = 5
     committee_threshold: Natural = 0  # how many decrypt together; 0: enough to withstand two colluders
-    envelope: Literal["paillier", "hybrid"] = "hybrid"
+    envelope: EnvelopeName = "hybrid"
     key_bits: Count = 2048
-    codec: Literal["exact", "compact"] = "compact"
+    codec: CodecName = "compact"
     randomness: Literal["djn", "full"] = "djn"
     generator: Literal["n+1", "random"] = "n+1"
     engine: Literal["auto", "gmp", "avx2", "ifma"] = "auto"

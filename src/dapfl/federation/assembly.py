@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +42,7 @@ from dapfl.learning.sgd import Evaluator, Learner, initial_weights
 from dapfl.learning.tasks import get_task
 from dapfl.resources import build_resources, capability_of
 from dapfl.tuning.build import build_policy
-from dapfl.tuning.selection import build_selector
+from dapfl.tuning.selection import Selection, build_selector
 
 _SIGMAS = 6  # no client of a normal distribution is larger than this many deviations above the mean
 
@@ -241,7 +240,7 @@ def build_client(
 
 def build_federation(
     config: RunConfig,
-    selection: Literal["all", "ddpg-client"],
+    selection: Selection,
     bundle: ServerBundle | None,
     transport: Transport,
     *,

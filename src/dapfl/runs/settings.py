@@ -22,8 +22,7 @@ from dapfl.config import (
 )
 from dapfl.errors import ConfigError
 from dapfl.plugins import FORM, Plugin
-
-Selection = Literal["all", "ddpg-client"]
+from dapfl.tuning.selection import Selection
 
 # The paper's range of η, and the epochs that its settings choose from.
 PAPER_ETA = Axis(low=1e-4, high=1e-2, scale="log")

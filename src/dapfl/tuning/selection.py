@@ -28,6 +28,9 @@ from dapfl.randomness import stream
 from dapfl.tuning.buffer import LIMITS, Transitions
 from dapfl.tuning.ddpg import ActorCritic
 
+Selection = Literal["all", "ddpg-client"]
+"""Who takes part: every client (or a random `per_round` of them), or those that an agent of CS selects."""
+
 SELECTION_AGENT = AgentConfig(
     hidden=(64, 64),
     actor_rate=1e-3,
@@ -257,7 +260,7 @@ class DDPGSelector(ClientSelector):
 
 
 def build_selector(
-    selection: Literal["all", "ddpg-client"], seed: int, minimum: int, per_round: int | None = None
+    selection: Selection, seed: int, minimum: int, per_round: int | None = None
 ) -> ClientSelector:
     """The selector of a setting; `minimum` is the smallest cohort that gives an aggregate."""
     if selection == "ddpg-client":

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from logging import WARNING
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
 
 from flwr.app import Context, Error, Message, MessageType
 from flwr.clientapp import ClientApp
@@ -20,7 +19,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-from dapfl.config import PolicyConfig, ResourceConfig
+from dapfl.config import Decryption, Encryption, PolicyConfig, ResourceConfig
 from dapfl.engines.flower.apps.node_identity import is_identity_query, pack_identity
 from dapfl.engines.flower.apps.persistent_client import PersistentClient
 from dapfl.engines.flower.apps.transport import pack, pack_failure, transfer_seconds, unpack
@@ -49,8 +48,8 @@ PLAN = "dapfl-plan"
 def mod(
     *,
     tuning: bool = True,
-    encryption: Literal["paillier", "none"] = "paillier",
-    decryption: Literal["shared", "committee"] = "shared",
+    encryption: Encryption = "paillier",
+    decryption: Decryption = "shared",
     min_cohort: int = 3,
     keys: str | Path | None = None,
     deadline: float = 600.0,

@@ -4,11 +4,11 @@ The plan is not signed itself. The federation's id is a hash of it, and every si
 that id. So a node that was given another plan than its server sent accepts nothing.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from dapfl.config import CryptoConfig
+from dapfl.config import CodecName, CryptoConfig, Decryption, Encryption, EnvelopeName
 from dapfl.crypto.packing import Bounds, codec_named
 from dapfl.engines.flower.own_app.model_arrays import ModelArrays
 from dapfl.errors import ProtocolError
@@ -27,10 +27,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     rounds: int
     clients: int
     seed: int
-    encryption: Literal["paillier", "none"]
-    decryption: Literal["shared", "committee"]
-    envelope: Literal["hybrid", "paillier"]
-    codec: Literal["exact", "compact"]
+    encryption: Encryption
+    decryption: Decryption
+    envelope: EnvelopeName
+    codec: CodecName
     key_bits: int
     max_samples: int
     min_cohort: int

@@ -8,7 +8,7 @@ from dataclasses import replace
 from logging import INFO, WARNING
 from os import environ
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, MetricRecord, RecordDict
@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from flwr.supercore import log
 
 from dapfl.arrays import Vector
-from dapfl.config import CryptoConfig
+from dapfl.config import CodecName, CryptoConfig, Decryption, Encryption, EnvelopeName
 from dapfl.engines.flower.apps.node_identity import LookupByQuery
 from dapfl.engines.flower.apps.transport import FlowerTransport, pack
 from dapfl.engines.flower.own_app.explanations import explained, explained_status
@@ -57,10 +57,10 @@ class DapFL(FedAvg):
     def __init__(
         self,
         *fedavg: Any,
-        encryption: Literal["paillier", "none"] = "paillier",
-        decryption: Literal["shared", "committee"] = "shared",
-        envelope: Literal["hybrid", "paillier"] = "hybrid",
-        codec: Literal["exact", "compact"] = "exact",
+        encryption: Encryption = "paillier",
+        decryption: Decryption = "shared",
+        envelope: EnvelopeName = "hybrid",
+        codec: CodecName = "exact",
         keys: str | Path | None = None,
         key_bits: int = 2048,
         min_cohort: int = 3,
