@@ -1,4 +1,4 @@
-"""The files of a run: manifest.json, rounds.jsonl, checkpoint/, keys/ while it runs, model.npz at its end.
+"""The files of a run: manifest.json, rounds.jsonl, checkpoint/, keys/, and model.npz at its end.
 
 The checkpoint is written before the line of its round, and holds that line. So a run that is killed at any
 moment resumes from its last checkpoint, with exactly the lines that it would have had without the stop.
