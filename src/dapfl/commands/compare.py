@@ -1,9 +1,17 @@
 """`dapfl compare`: several settings and seeds under the same conditions."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
-from dapfl.commands.options import Option, add_options, changes
+from dapfl.commands.options import (
+    CLIENTS,
+    PER_ROUND,
+    TASK,
+    Option,
+    add_options,
+    changes,
+)
 from dapfl.console import err, out, progress
 from dapfl.errors import DapflError
 from dapfl.runs.scales import SCALES, scale_of
@@ -22,10 +30,10 @@ Start the same command again after a stop: it does only what is missing.
 
 
 _OPTIONS = (
-    Option("task", "task", "a built-in task (docs/tasks.md lists them) or FILE.py:NAME", "T", required=True),
+    replace(TASK, required=True),
     Option("rounds", "rounds", "rounds of each run (default: by scale)", "N"),
-    Option("clients", "clients", "how many clients", "N"),
-    Option("per-round", "per_round", "how many clients, drawn at random, a round calls (default: all)", "K"),
+    CLIENTS,
+    PER_ROUND,
     Option("partition", "partition", "who has which samples, as for `dapfl run`", "P"),
     Option(
         "encryption",

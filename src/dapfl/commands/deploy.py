@@ -3,8 +3,20 @@
 import argparse
 from pathlib import Path, PurePosixPath
 
-from dapfl.commands.options import Option, add_options, changes
-from dapfl.config import SECURE_BITS
+from dapfl.commands.options import (
+    CLIENTS,
+    DECRYPTION,
+    ENCRYPTION,
+    KEY_BITS,
+    MIN_COHORT,
+    ROUNDS,
+    SEED,
+    SETTING,
+    SMALL_KEYS,
+    Option,
+    add_options,
+    changes,
+)
 from dapfl.console import err, out, progress
 from dapfl.errors import ConfigError
 
@@ -18,22 +30,18 @@ examples:
 """
 
 _OPTIONS = (
-    Option("clients", "clients", "how many devices take part", "N"),
+    CLIENTS,
     Option("task", "task", "a built-in task, or FILE.py:NAME (the file goes into every folder)", "T"),
-    Option("setting", "setting", "dap-fl, large, ... (docs/tuning.md lists them) or FILE.py:NAME", "S"),
-    Option("rounds", "rounds", "how many rounds", "N"),
+    SETTING,
+    ROUNDS,
     Option("room", "room", "the most clients there may ever be (default: twice as many as now)", "N"),
-    Option("seed", "seed", "decides everything random but keys", "K"),
+    SEED,
     Option("deadline", "resources.deadline_seconds", "how long a round may take a device", "SECONDS"),
-    Option("encryption", "crypto.encryption", "how contributions are encrypted"),
-    Option("decryption", "crypto.decryption", "who can decrypt an aggregate: every client, or a committee"),
-    Option("key-bits", "crypto.key_bits", "the size of the keys", "B"),
-    Option("min-cohort", "min_cohort", "the fewest contributions that are aggregated", "N"),
-    Option(
-        "allow-insecure-small-keys",
-        "crypto.allow_insecure_small_keys",
-        f"accept keys under {SECURE_BITS} bits (for trials only)",
-    ),
+    ENCRYPTION,
+    DECRYPTION,
+    KEY_BITS,
+    MIN_COHORT,
+    SMALL_KEYS,
 )
 
 

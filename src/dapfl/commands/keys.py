@@ -1,10 +1,19 @@
 """`dapfl keys`: what the key distribution centre does (Phase 0)."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dapfl.commands.options import Option, add_options, changes
+from dapfl.commands.options import (
+    CLIENTS,
+    DECRYPTION,
+    KEY_BITS,
+    SMALL_KEYS,
+    Option,
+    add_options,
+    changes,
+)
 from dapfl.config import SECURE_BITS
 from dapfl.errors import KeyFileError
 
@@ -20,16 +29,12 @@ Give every participant its own bundle and nothing else, over a channel that you 
 
 
 _OPTIONS = (
-    Option("clients", "clients", "clients 1 to N", "N", required=True),
-    Option("key-bits", "crypto.key_bits", "size of n", "B"),
-    Option("decryption", "crypto.decryption", "who can decrypt an aggregate: every client, or a committee"),
+    replace(CLIENTS, required=True),
+    KEY_BITS,
+    DECRYPTION,
     Option("randomness", "crypto.randomness", "where the randomness of ciphertexts comes from"),
     Option("generator", "crypto.generator", "the generator g of the keys"),
-    Option(
-        "allow-insecure-small-keys",
-        "crypto.allow_insecure_small_keys",
-        f"make keys under {SECURE_BITS} bits, which protect nothing (for trials)",
-    ),
+    SMALL_KEYS,
 )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from dapfl.config import RunConfig
+from dapfl.config import SECURE_BITS, RunConfig
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,30 @@ class Option:
     help: str
     metavar: str | None = None  # not for values with choices
     required: bool = False
+
+
+# Flags that mean the same in several commands.
+TASK = Option("task", "task", "a built-in task (docs/tasks.md lists them) or FILE.py:NAME", "T")
+SETTING = Option(
+    "setting", "setting", "dap-fl, large, small, ... (docs/tuning.md lists them) or FILE.py:NAME", "S"
+)
+ROUNDS = Option("rounds", "rounds", "how many rounds", "N")
+CLIENTS = Option("clients", "clients", "how many clients", "N")
+PER_ROUND = Option(
+    "per-round", "per_round", "how many clients, drawn at random, a round calls (default: all)", "K"
+)
+SEED = Option("seed", "seed", "decides everything random but keys", "K")
+MIN_COHORT = Option("min-cohort", "min_cohort", "the fewest contributions that are aggregated", "N")
+ENCRYPTION = Option("encryption", "crypto.encryption", "how contributions are encrypted")
+DECRYPTION = Option(
+    "decryption", "crypto.decryption", "who can decrypt an aggregate: every client, or a committee"
+)
+KEY_BITS = Option("key-bits", "crypto.key_bits", "the size of the keys", "B")
+SMALL_KEYS = Option(
+    "allow-insecure-small-keys",
+    "crypto.allow_insecure_small_keys",
+    f"accept keys under {SECURE_BITS} bits, which protect nothing (for trials only)",
+)
 
 
 def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:

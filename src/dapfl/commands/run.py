@@ -5,8 +5,22 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dapfl.commands.options import Option, add_options, changes
-from dapfl.config import SECURE_BITS
+from dapfl.commands.options import (
+    CLIENTS,
+    DECRYPTION,
+    ENCRYPTION,
+    KEY_BITS,
+    MIN_COHORT,
+    PER_ROUND,
+    ROUNDS,
+    SEED,
+    SETTING,
+    SMALL_KEYS,
+    TASK,
+    Option,
+    add_options,
+    changes,
+)
 from dapfl.console import err, out, progress
 from dapfl.errors import ConfigError, NothingLearned
 
@@ -25,14 +39,12 @@ examples:
 """
 
 _OPTIONS = (
-    Option("task", "task", "a built-in task (docs/tasks.md lists them) or FILE.py:NAME", "T"),
-    Option(
-        "setting", "setting", "dap-fl, large, small, ... (docs/tuning.md lists them) or FILE.py:NAME", "S"
-    ),
-    Option("rounds", "rounds", "how many rounds", "N"),
-    Option("clients", "clients", "how many clients", "N"),
-    Option("per-round", "per_round", "how many clients, drawn at random, a round calls (default: all)", "K"),
-    Option("seed", "seed", "decides everything random but keys", "K"),
+    TASK,
+    SETTING,
+    ROUNDS,
+    CLIENTS,
+    PER_ROUND,
+    SEED,
     Option("engine", "engine", "where the clients run"),
     Option("workers", "workers", "worker processes (default: one per core)", "W"),
     Option(
@@ -44,20 +56,16 @@ _OPTIONS = (
     Option("eta", "eta", "learning rate of the fixed settings", "X"),
     Option("alpha", "alpha", "local epochs of the fixed settings", "N"),
     Option("price", "price", "what an epoch of work costs the dap-fl agent", "K"),
-    Option("min-cohort", "min_cohort", "the fewest contributions that are aggregated", "N"),
+    MIN_COHORT,
     Option("wait", "wait", "how long a round of a deployment waits for enough clients", "SECONDS"),
-    Option("encryption", "crypto.encryption", "how contributions are encrypted"),
-    Option("decryption", "crypto.decryption", "who can decrypt an aggregate: every client, or a committee"),
+    ENCRYPTION,
+    DECRYPTION,
     Option("envelope", "crypto.envelope", "how uploads are sealed"),
-    Option("key-bits", "crypto.key_bits", "the size of the keys", "B"),
+    KEY_BITS,
     Option("codec", "crypto.codec", "how models become integers: 16-bit changes, or whole weights"),
     Option("adversary", "adversaries", "live attackers (docs/security.md lists them)", "NAME[,NAME]"),
     Option("log", "log", "also write logs for tensorboard or mlflow", "NAME[,NAME]"),
-    Option(
-        "allow-insecure-small-keys",
-        "crypto.allow_insecure_small_keys",
-        f"accept keys under {SECURE_BITS} bits (for trials only)",
-    ),
+    SMALL_KEYS,
 )
 
 

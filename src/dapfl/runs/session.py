@@ -225,7 +225,7 @@ class Session:
     # Parts -------------------------------------------------------------------------------------
 
     def _keys(self) -> Keys:
-        """The keys of this run: made at its start, and kept in the run directory, so that it can be resumed or extended."""
+        """The keys of this run: made at its start, and kept in the run directory for `resume`."""
         folder = self._directory.keys_path
         if self.config.crypto.encryption == "none":
             return make_keys(self.config)
