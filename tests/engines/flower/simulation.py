@@ -1,11 +1,13 @@
 """A stand-in for Flower's simulation, in this process."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 
@@ -14,6 +16,20 @@ def inside_an_app(monkeypatch: pytest.MonkeyPatch, run: int) -> None:
     monkeypatch.setattr(TaskIdentity, "_run_id", run)
     for name in ("_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@contextmanager
+def _as_a_node() -> Iterator[None]:
+    """Flower's simulation tells the processes of its nodes no run, node or task."""
+    names = ("_run_id", "_node_id", "_task_id")
+    before = {name: getattr(TaskIdentity, name) for name in names}
+    for name in names:
+        setattr(TaskIdentity, name, None)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(TaskIdentity, name, value)
 
 
 class Simulation:
@@ -26,10 +42,11 @@ class Simulation:
         run_config: Mapping[str, Any] | None = None,
         node_config: Mapping[str, Any] | None = None,
     ) -> None:
+        run_id = TaskIdentity.run_id
         self.apps = {100 + i: app for i in range(nodes)}
         self.contexts = {
             100 + i: Context(
-                run_id=1,
+                run_id=run_id,
                 node_id=100 + i,
                 node_config={"partition-id": i, "num-partitions": nodes, **(node_config or {})},
                 state=RecordDict(),
@@ -38,6 +55,7 @@ class Simulation:
             )
             for i in range(nodes)
         }
+        self.run = Run.create_empty(run_id)
         self.waiting: dict[str, Message] = {}
         self.kinds: list[str] = []
         self.replies: list[Message] = []
@@ -65,7 +83,8 @@ class Simulation:
         """As Flower does: what a ClientApp raises comes back as an error."""
         node = message.metadata.dst_node_id
         try:
-            reply = self.apps[node](message, self.contexts[node])
+            with _as_a_node():
+                reply = self.apps[node](message, self.contexts[node])
         except ImportError as error:
             reply = Message(Error(1, str(error)), reply_to=message)
         except Exception as error:

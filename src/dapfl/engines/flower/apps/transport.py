@@ -105,11 +105,19 @@ class FlowerTransport:
         """The clients that are online now."""
         return set(self._lookup(self._grid))
 
-    def wait_for(self, clients: set[ClientId], timeout: float) -> set[ClientId]:
-        """Waits until these clients are online or the time is over; returns those still missing."""
+    def wait_for(
+        self,
+        clients: set[ClientId],
+        timeout: float,
+        in_vain: Callable[[set[ClientId]], bool] = lambda missing: False,
+    ) -> set[ClientId]:
+        """Waits until these clients are online or the time is over; returns those still missing.
+
+        `in_vain` says of those missing that none of them will come.
+        """
         deadline = self._clock() + timeout
         while missing := clients - self.online():
-            if self._clock() >= deadline:
+            if self._clock() >= deadline or in_vain(missing):
                 break
             self._sleep(max(self._poll, 0.5))
         return missing

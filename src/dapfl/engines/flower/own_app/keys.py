@@ -10,7 +10,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from flwr.app import Context
-from flwr.supercore.task_identity import TaskIdentity
 
 from dapfl.errors import KeyFileError
 from dapfl.federation.keys.bundles import (
@@ -39,14 +38,14 @@ def load_client_keys(
     """The keys of this node: from the folder or file given, the one that `keys` in its node config or in the
     run config names, the one in the environment, or, in a simulation, the ones that the strategy has made."""
     named = folder or context.node_config.get("keys") or context.run_config.get("keys")
-    place = Path(str(named or os.environ.get(ENVIRONMENT) or _of_simulation()))
+    place = Path(str(named or os.environ.get(ENVIRONMENT) or _of_simulation(context.run_id)))
     return _load(_bundle_file(place, context), allow_insecure_small_keys)
 
 
 def _bundle_file(place: Path, context: Context) -> Path:
     if place.is_file():
         return place
-    if place == _simulation_folder() and not place.is_dir():
+    if place == _simulation_folder(context.run_id) and not place.is_dir():
         raise KeyFileError(
             f"This node has no keys. {_HOW}, give each node its own file, and start its SuperNode with "
             "--node-config \"keys='/path/to/the/folder'\"."
@@ -77,14 +76,14 @@ def load_server_keys(place: Path, *, allow_insecure_small_keys: bool) -> ServerB
 # Simulations -----------------------------------------------------------------------------------
 
 
-def _simulation_folder() -> Path:
+def _simulation_folder(run: int) -> Path:
     """The same in all processes of a run of Flower on one machine, and in no other's."""
-    return Path(tempfile.gettempdir()) / f"dapfl-keys-{os.getuid()}-{TaskIdentity.run_id}"
+    return Path(tempfile.gettempdir()) / f"dapfl-keys-{os.getuid()}-{run}"
 
 
-def _of_simulation() -> Path:
+def _of_simulation(run: int) -> Path:
     """The folder, if it is there; only its owner may be able to write into it."""
-    folder = _simulation_folder()
+    folder = _simulation_folder(run)
     if folder.is_dir():
         facts = folder.lstat()
         if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077:
@@ -93,9 +92,9 @@ def _of_simulation() -> Path:
 
 
 @contextmanager
-def simulation_keys(server: ServerBundle, clients: dict[ClientId, ClientBundle]) -> Iterator[None]:
+def simulation_keys(run: int, server: ServerBundle, clients: dict[ClientId, ClientBundle]) -> Iterator[None]:
     """Puts keys where the nodes of a simulation look for them, and removes them in the end."""
-    folder = _simulation_folder()
+    folder = _simulation_folder(run)
     try:
         folder.mkdir(mode=0o700)
     except OSError as error:

@@ -6,15 +6,12 @@ client's agent has chosen; and sends what the function returns encrypted and sig
 short code leaves the node; the sentence that explains it is in the node's own log.
 """
 
-import sys
 import traceback
 from dataclasses import dataclass, replace
 from logging import WARNING
 from pathlib import Path
-from types import ModuleType
 
 from flwr.app import Context, Error, Message, MessageType
-from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
@@ -24,7 +21,7 @@ from dapfl.engines.flower.apps.node_identity import is_identity_query, pack_iden
 from dapfl.engines.flower.apps.persistent_client import PersistentClient
 from dapfl.engines.flower.apps.transport import pack, pack_failure, transfer_seconds, unpack
 from dapfl.engines.flower.apps.worker import failure_code
-from dapfl.engines.flower.own_app.functions import AppFunctions
+from dapfl.engines.flower.own_app.functions import AppFunctions, calling_app
 from dapfl.engines.flower.own_app.keys import client_number, load_client_keys
 from dapfl.engines.flower.own_app.learner import AppLearner, Memory, MetricNames, metrics_in
 from dapfl.engines.flower.own_app.model_arrays import ModelArrays
@@ -123,7 +120,6 @@ class DapflMod:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._app: ClientApp | None = None
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answers a message of the protocol, or lets an evaluation pass."""
@@ -157,7 +153,8 @@ class DapflMod:
         self._check(plan, client, bundle)
         data, seconds = unpack(message.content), transfer_seconds(message)
         federation = federation_id(bundle.federation if bundle else b"", encoded)
-        functions = AppFunctions(message, context, call_next, self._evaluate_function, plan, server_round)
+        app = calling_app()
+        functions = AppFunctions(message, context, call_next, app, plan, server_round)
         book = Notebook(context)
         memory = book.memory()
         learner = self._learner(plan, functions, memory)
@@ -195,10 +192,8 @@ class DapflMod:
             raise ProtocolError("other-keys", f"the federation has {plan.clients} clients, this is {client}")
 
     def _learner(self, plan: Plan, functions: AppFunctions, memory: Memory) -> AppLearner:
-        evaluated = self._settings.tuning and self._evaluate_function() is not None
-        return AppLearner(
-            plan, self._settings.metrics, memory, functions.train, functions.evaluate if evaluated else None
-        )
+        evaluate = functions.evaluate if self._settings.tuning and functions.can_evaluate else None
+        return AppLearner(plan, self._settings.metrics, memory, functions.train, evaluate)
 
     def _build(
         self,
@@ -276,21 +271,6 @@ class DapflMod:
             except DapflError as error:
                 _explain(error)
         return reply
-
-    def _evaluate_function(self) -> ClientApp | None:
-        """The app that this mod is in, if it has an evaluate function.
-
-        Flower gives a mod the function that a message is for and no other. The app is a global name of the
-        module that Flower has loaded it from.
-        """
-        if self._app is None:
-            modules = [module for module in list(sys.modules.values()) if type(module) is ModuleType]
-            values = (value for module in modules for value in list(vars(module).values()))
-            # By type(), not isinstance(): some names stand for modules that must not be loaded by a look.
-            apps = (each for each in values if issubclass(type(each), ClientApp))
-            self._app = next((app for app in apps if self in app._mods), None)
-        has_one = self._app is not None and "evaluate.default" in self._app._registered_funcs
-        return self._app if has_one else None
 
 
 def _explain(error: Exception) -> None:

@@ -152,7 +152,7 @@ class DapFL(FedAvg):
             return
         log(INFO, "Dap-FL: making keys for %d nodes on this machine (a simulation)", nodes)
         server, clients = kdc.generate(nodes, self._crypto)
-        with simulation_keys(server, clients):
+        with simulation_keys(grid.run.run_id, server, clients):
             yield nodes, server
 
     def _wait_for_nodes(self, grid: Grid, least: int) -> int:
@@ -233,7 +233,9 @@ class DapFL(FedAvg):
             return content
 
         transport = FlowerTransport(grid, lookup, pack=packed)
-        missing = transport.wait_for(set(clients), self._patience)
+        missing = transport.wait_for(
+            set(clients), self._patience, lambda missing: len(lookup.refusals) >= len(missing)
+        )
         if plan.clients - len(missing) < plan.min_cohort:
             self._show_refusals(lookup)
             raise TransportError(
