@@ -206,8 +206,10 @@ class RunConfig(_Config, frozen=True, kw_only=True):
     engine: Literal["local", "flower"] = "local"
     workers: Natural = 0
     partition: str = "iid"
-    mean_samples: Positive = 600.0
-    std_samples: NonNegative = 200.0
+    mean_samples: Positive | None = (
+        None  # of a client; none: 600, or an equal part of all in a task of one's own
+    )
+    std_samples: NonNegative | None = None  # none: 200, or 0 where all are shared out
     batch_size: Count = 32
     eta: Positive | None = None
     alpha: Count | None = None

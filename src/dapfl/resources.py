@@ -1,9 +1,9 @@
 """What a client has to spend in a round: E_i(t), E_i^cpt(t) and E_i^cmu(t) of Eq. 19.
 
 Three sources, one interface (`ResourceProcess.at`): a simulated process, a CSV trace, or what a
-real device measures about itself. In a simulation one unit is one epoch over 600 samples at full
-capability; in a trace it is whatever unit the trace uses, on a device it is a second. Only ratios
-matter to an agent.
+real device measures about itself. In a simulation one unit is one epoch at full capability over 600
+samples, or over what clients usually have, if a user's own data give them more; in a trace it is
+whatever unit the trace uses, on a device it is a second. Only ratios matter to an agent.
 """
 
 import csv
@@ -96,11 +96,18 @@ class SimulatedResources:
     BLOCK = 16
 
     def __init__(
-        self, config: ResourceConfig, capability: float, samples: int, seed: int, client: int
+        self,
+        config: ResourceConfig,
+        capability: float,
+        samples: int,
+        seed: int,
+        client: int,
+        reference: float = REFERENCE_SAMPLES,
     ) -> None:
         self.capability = capability
         self._config = config
         self._samples = samples
+        self._reference = reference
         self._seed = seed
         self._client = client
         self._factors: list[tuple[float, float, float]] = []
@@ -114,7 +121,7 @@ class SimulatedResources:
         budget, epoch, transfer = self._factors[round]
         return Resources(
             budget=self._config.budget * budget,
-            epoch_cost=epoch * self._samples / REFERENCE_SAMPLES / self.capability,
+            epoch_cost=epoch * self._samples / self._reference / self.capability,
             transfer_cost=self._config.transfer * transfer,
         )
 
@@ -297,12 +304,21 @@ def capability_of(config: ResourceConfig, client: int, clients: int) -> float:
 
 
 def build_resources(
-    config: ResourceConfig, client: int, clients: int, samples: int, seed: int
+    config: ResourceConfig,
+    client: int,
+    clients: int,
+    samples: int,
+    seed: int,
+    reference: float = REFERENCE_SAMPLES,
 ) -> ResourceProcess:
-    """The resources of one client, from the source that the configuration names."""
+    """The resources of one client, from the source that the configuration names.
+
+    In a simulation an epoch over `reference` samples costs one unit at full capability.
+    """
     match config.source:
         case "walk":
-            return SimulatedResources(config, capability_of(config, client, clients), samples, seed, client)
+            capability = capability_of(config, client, clients)
+            return SimulatedResources(config, capability, samples, seed, client, reference)
         case "trace":
             if config.trace is None:
                 raise ConfigError("resources.source is 'trace': name the CSV file in resources.trace.")

@@ -1,13 +1,25 @@
 """What `dapfl run` says before its first round."""
 
+from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
+from rich.console import Console
 
+from dapfl import console
 from dapfl.commands.run import _tell_of_unused_data
 from dapfl.config import RunConfig
+from dapfl.federation.assembly import Shared, bounds_of, samples_used
+from dapfl.learning.data import Dataset
+from dapfl.learning.runtime import task_runtime
+from dapfl.learning.tasks import get_task
 
 TASK = f"{Path(__file__).parents[1] / 'engines' / 'tiny_task.py'}:TASK"
+
+
+def data_of(task: str) -> Dataset:
+    return task_runtime(get_task(task)).data
 
 
 def told(capsys: pytest.CaptureFixture[str], **config: object) -> str:
@@ -20,5 +32,36 @@ def test_data_of_an_own_task_are_not_left_out_silently(capsys: pytest.CaptureFix
     assert "The clients have 120 of the" in text and "mean_samples" in text
 
 
+def test_data_of_an_own_task_are_all_shared_out_by_default() -> None:
+    for clients in (3, 7):
+        used, there = samples_used(RunConfig(task=TASK, clients=clients))
+        assert used == there > 0
+    shares = [len(share) for share in Shared(RunConfig(task=TASK, clients=7)).partition]
+    assert max(shares) - min(shares) <= 1
+    assert bounds_of(RunConfig(task=TASK, clients=7), data_of(TASK)).max_samples >= max(shares)
+
+
+def test_clients_with_much_data_of_their_own_can_afford_to_train() -> None:
+    """A unit of work is an epoch over what a client usually has, not over the paper's 600 samples."""
+    rings = f"{Path(__file__).parents[2] / 'examples' / 'own_task.py'}:rings"
+    assert Shared(RunConfig(task=rings, clients=5)).usual_samples == 14_000 / 5
+    assert Shared(RunConfig(task=TASK, clients=5)).usual_samples == 600
+    assert Shared(RunConfig()).usual_samples == 600
+
+
+def test_a_device_with_more_than_its_share_uses_a_part_of_it() -> None:
+    config = RunConfig(task=TASK, clients=3, partition="own", mean_samples=50, std_samples=0)
+    first, again = (Shared(config).partition for _ in range(2))
+    assert {len(np.unique(share)) for share in first} == {50}
+    assert np.array_equal(first[0], again[0])
+
+
 def test_nothing_is_said_when_all_data_are_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, mean_samples=1e6, std_samples=0) == ""
+
+
+def test_a_name_between_colons_is_no_picture() -> None:
+    for each in (console.out, console.err):
+        shown = Console(file=StringIO(), emoji=each._emoji)
+        shown.print("task.py:cancer: 3 clients")
+        assert shown.file.getvalue() == "task.py:cancer: 3 clients\n"

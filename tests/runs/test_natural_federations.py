@@ -96,8 +96,8 @@ def test_bounds_follow_the_largest_natural_client_and_those_called() -> None:
     from dapfl.learning.runtime import task_runtime
     from dapfl.learning.tasks import get_task
 
-    natural = task_runtime(get_task(TASK)).data.natural
-    bounds = bounds_of(override(BASE, {"per_round": 3}), natural)
+    data = task_runtime(get_task(TASK)).data
+    bounds = bounds_of(override(BASE, {"per_round": 3}), data)
     assert (bounds.max_samples, bounds.max_clients) == (80, 3)
 
 

@@ -104,6 +104,7 @@ def _deployed(args: argparse.Namespace) -> "Deployed | None":
 def execute(args: argparse.Namespace) -> int:
     """Runs, shows how it goes, and says where the results are."""
     from dapfl.config import RunConfig, load, override
+    from dapfl.learning.tasks import get_task
     from dapfl.runs.directory import fresh_directory
     from dapfl.runs.results import resume_command
     from dapfl.runs.session import resume, start
@@ -135,7 +136,10 @@ def execute(args: argparse.Namespace) -> int:
         f"encrypted with {config.crypto.key_bits}-bit keys" if config.crypto.encryption != "none" else "open"
     )
     clients = f"{config.clients} clients" + (f", {config.per_round} per round" if config.per_round else "")
-    err.print(f"{config.setting} on {config.task}: {clients}, {config.rounds} rounds, {how}")
+    err.print(
+        f"{config.setting} on {get_task(config.task).name}: {clients}, {config.rounds} rounds, {how}",
+        markup=False,
+    )
     _tell_of_unused_data(config)
     called = config.per_round or config.clients
     attacks: tuple[str, ...] = ()
@@ -163,13 +167,13 @@ def _tell_of_unused_data(config: "RunConfig") -> None:
     from dapfl.federation.assembly import samples_used
     from dapfl.learning.tasks import TASKS
 
-    if config.task in TASKS or config.partition == "own":
+    if config.task in TASKS or config.mean_samples is None or config.partition == "own":
         return
     used, there = samples_used(config)
     if used < there:
         err.print(
             f"The clients have {used:,} of the {there:,} training samples: about {config.mean_samples:g} "
-            "each, which mean_samples and std_samples in a --config file change."
+            "each, as mean_samples says. Without it all would be shared out."
         )
 
 

@@ -33,17 +33,19 @@ from dapfl.federation.server.central_server import CentralServer
 from dapfl.federation.server_state.state_file import StateFile
 from dapfl.federation.training import LocalTraining
 from dapfl.federation.transport import ClientId, Transport
-from dapfl.learning.data import NaturalClients
+from dapfl.learning.data import Dataset
 from dapfl.learning.fairness import ClientTests
 from dapfl.learning.optimisers import gradients_per_step
 from dapfl.learning.partition import chosen_clients, partition
 from dapfl.learning.runtime import TaskRuntime, task_runtime
 from dapfl.learning.sgd import Evaluator, Learner, initial_weights
-from dapfl.learning.tasks import get_task
-from dapfl.resources import build_resources, capability_of
+from dapfl.learning.tasks import TASKS, get_task
+from dapfl.randomness import stream
+from dapfl.resources import REFERENCE_SAMPLES, build_resources, capability_of
 from dapfl.tuning.build import build_policy
 from dapfl.tuning.selection import Selection, build_selector
 
+_PAPER_MEAN, _PAPER_STD = 600.0, 200.0  # of |D_i|
 _SIGMAS = 6  # no client of a normal distribution is larger than this many deviations above the mean
 
 
@@ -67,16 +69,40 @@ def check_numbers(config: RunConfig) -> None:
     smallest_cohort(config.crypto, config.clients, config.min_cohort, called)
 
 
-def bounds_of(config: RunConfig, natural: NaturalClients | None = None) -> Bounds:
+@dataclass(frozen=True)
+class Sizes:
+    """How |D_i| is distributed: the paper's N(600, 200), or as the configuration says.
+
+    The data of a user's own task are all shared out unless it says otherwise; the mean is None then.
+    """
+
+    mean: float | None
+    std: float
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "Sizes":
+        """The sizes of a run's clients."""
+        shared_out = config.mean_samples is None and config.task not in TASKS and config.partition != "own"
+        mean = None if shared_out else config.mean_samples or _PAPER_MEAN
+        std = config.std_samples
+        return cls(mean, std if std is not None else 0.0 if shared_out else _PAPER_STD)
+
+    def largest(self, samples: int, clients: int) -> int:
+        """What no client of a set of so many samples exceeds."""
+        mean = samples / clients if self.mean is None else self.mean
+        return math.ceil(mean + _SIGMAS * self.std)
+
+
+def bounds_of(config: RunConfig, data: Dataset | None = None) -> Bounds:
     """What every participant of a run declares never to exceed. Natural clients are as large as they are.
 
     >>> bounds_of(RunConfig())
     Bounds(max_samples=1800, max_clients=20)
     """
-    if config.partition == "natural" and natural is not None:
-        largest = int(np.bincount(natural.train[natural.train >= 0]).max())
+    if config.partition == "natural" and data is not None and data.natural is not None:
+        largest = int(np.bincount(data.natural.train[data.natural.train >= 0]).max())
     else:
-        largest = math.ceil(config.mean_samples + _SIGMAS * config.std_samples)
+        largest = Sizes.of(config).largest(0 if data is None else len(data.train_labels), config.clients)
     return Bounds(
         max_samples=max(largest, config.batch_size),
         max_clients=config.per_round or max(config.clients, config.room or 0),
@@ -94,7 +120,7 @@ def parameters_of(
         Segment(tensor.name, tensor.start, tensor.stop, nonnegative=tensor.name.endswith("running_var"))
         for tensor in runtime.layout.tensors
     )
-    bounds = bounds_of(config, runtime.data.natural)
+    bounds = bounds_of(config, runtime.data)
     codec = codec_named(config.crypto.codec, bounds, (config.crypto.key_bits - 1) // 8)
     learned = max(tensor.stop for tensor in runtime.layout.tensors if tensor.kind == "weight")
     return PublicParameters(
@@ -127,18 +153,32 @@ class Shared:
     @cached_property
     def partition(self) -> "list[NDArray[np.int32]]":
         """Every client's samples; each process derives the same from the seed."""
-        config = self.config
+        config, sizes = self.config, Sizes.of(self.config)
         data = task_runtime(get_task(config.task)).data
-        return partition(
+        shares = partition(
             data.train_labels,
             config.clients,
             config.seed,
             config.partition,
-            mean=config.mean_samples,
-            std=config.std_samples,
+            mean=sizes.mean,
+            std=sizes.std,
             minimum=config.batch_size,
             natural=data.natural,
         )
+        if config.partition == "own" and len(shares[0]) > (most := self.parameters.codec.bounds.max_samples):
+            chosen = stream(config.seed, "partition", "own").choice(len(shares[0]), most, replace=False)
+            return [np.sort(chosen).astype(np.int32)] * config.clients
+        return shares
+
+    @property
+    def usual_samples(self) -> float:
+        """How many samples an epoch has that costs one unit in a simulation.
+
+        With large data of a user's own, weak clients could else afford no epoch at all.
+        """
+        if Sizes.of(self.config).mean is not None:
+            return REFERENCE_SAMPLES
+        return max(REFERENCE_SAMPLES, float(np.mean([len(share) for share in self.partition])))
 
     @cached_property
     def parameters(self) -> PublicParameters:
@@ -183,6 +223,8 @@ def check(config: RunConfig, *, clients_here: bool = True) -> None:
     shared = Shared(config)
     most = shared.parameters.codec.bounds.max_samples  # task, data, codec, cohort
     largest = max(map(len, shared.partition))
+    if config.partition == "own":
+        largest = len(task_runtime(get_task(config.task)).data.train_labels)
     if clients_here and largest > most:
         raise ConfigError(
             f"A client would have {largest:,} samples, but at most {most:,} are declared: "
@@ -219,7 +261,12 @@ def build_client(
         parameters=shared.parameters,
         learner=learner,
         resources=build_resources(
-            config.resources, client, config.clients, learner.sample_count, config.seed
+            config.resources,
+            client,
+            config.clients,
+            learner.sample_count,
+            config.seed,
+            shared.usual_samples,
         ),
         policy=build_policy(policy, config.seed, client),
         gradients_per_step=gradients_per_step(policy.optimiser),

@@ -23,7 +23,7 @@ def partition(
     seed: int,
     scheme: str = "iid",
     *,
-    mean: float = 600.0,
+    mean: float | None = 600.0,
     std: float = 200.0,
     minimum: int = 32,
     natural: NaturalClients | None = None,
@@ -39,6 +39,8 @@ def partition(
       data have more of them than `clients`, the seed chooses. `mean`, `std` and `minimum` do not apply.
     - `own`: every client has the whole training set that its process loads: for deployments, where
       each device's task reads the data of that device. `mean`, `std` and `minimum` do not apply.
+
+    Without a `mean` all samples are shared out; with a `std` of 0 the shares are equal.
 
     Otherwise no client has fewer than `minimum` samples. If the set is too small for the sizes drawn,
     disjoint shares shrink in proportion; if even the minimum does not fit, it is a ConfigError.
@@ -59,8 +61,7 @@ def partition(
         return [np.flatnonzero(natural.train == client).astype(np.int32) for client in chosen]
     if minimum < 1:
         raise ConfigError(f"A client needs at least one sample: the minimum cannot be {minimum}.")
-    drawn = stream(seed, "partition", "sizes").normal(mean, std, clients).round()
-    sizes = np.maximum(minimum, drawn).astype(np.int64)
+    sizes = _sizes(len(labels), clients, seed, mean, std, minimum)
     if kind == "resampled":
         return _resampled(len(labels), np.minimum(sizes, len(labels)), seed)
     sizes = _fitting(sizes, len(labels), minimum)
@@ -101,6 +102,19 @@ def _parse(scheme: str) -> tuple[str, float]:
         f"There is no partition '{scheme}': say iid, natural, resampled, own, or dirichlet:A with a number A "
         "above 0, such as dirichlet:0.3."
     )
+
+
+def _sizes(
+    available: int, clients: int, seed: int, mean: float | None, std: float, minimum: int
+) -> NDArray[np.int64]:
+    """|D_i| of every client, as if there were enough samples."""
+    if mean is None and std == 0:
+        drawn = np.full(clients, available // clients)
+        drawn[: available % clients] += 1
+    else:
+        centre = available / clients if mean is None else mean
+        drawn = stream(seed, "partition", "sizes").normal(centre, std, clients).round()
+    return np.maximum(minimum, drawn).astype(np.int64)
 
 
 def _fitting(sizes: NDArray[np.int64], available: int, minimum: int) -> NDArray[np.int64]:

@@ -46,12 +46,21 @@ def closing_rows(run: Run, clients: int, seconds: float) -> list[tuple[str, str,
         ("test accuracy", percent(ACCURACY), f"best {percent(BEST_ACCURACY)}"),
         ("test loss", "?" if loss is None else f"{loss:.4f}", f"macro-F1 {percent(F1)}"),
         *fairness,
+        *_data_rows(run),
         ("contributions", f"{PARTICIPANTS.value(run)} of {clients * len(run.rounds)}", lost),
         ("local epochs", f"{EPOCHS.value(run)}", f"{WASTED_EPOCHS.value(run)} of them wasted"),
         ("traffic", f"{megabytes(BYTES_UP)} up", f"{megabytes(BYTES_DOWN)} down"),
         ("time", f"{seconds:.0f} s", f"{last_round:.1f} s for the last round"),
         *_lost_rows(run),
     ]
+
+
+def _data_rows(run: Run) -> list[tuple[str, str, str]]:
+    """How much of the data the clients have."""
+    there, used = run.manifest.task.samples, run.manifest.task.used
+    if not there or used is None:
+        return []
+    return [("training data", f"{used:,} of {there:,}", f"samples, {100 * used / there:.0f} %")]
 
 
 def _lost_rows(run: Run) -> list[tuple[str, str, str]]:

@@ -13,7 +13,7 @@ from dapfl import __version__
 from dapfl.config import RunConfig
 from dapfl.crypto.engines.base import engine_named
 from dapfl.engines.base import Deployed
-from dapfl.federation.assembly import client_names
+from dapfl.federation.assembly import client_names, samples_used
 from dapfl.learning.layout import Layout
 from dapfl.learning.runtime import build_model
 from dapfl.learning.tasks import get_task
@@ -25,7 +25,9 @@ from dapfl.runs.settings import Resolved
 
 def describe(config: RunConfig, resolved: Resolved, deployed: Deployed | None = None) -> Manifest:
     """Everything that will later tell where the results of this run come from."""
-    model = build_model(get_task(config.task), config.seed)
+    task = get_task(config.task)
+    model = build_model(task, config.seed)
+    used, samples = (None, None) if config.partition == "own" else samples_used(config)
     return Manifest(
         dapfl=__version__,
         command=tuple(sys.argv),
@@ -34,7 +36,7 @@ def describe(config: RunConfig, resolved: Resolved, deployed: Deployed | None = 
         policy=msgspec.to_builtins(resolved.policy),
         host=_host(config),
         commit=source_commit(),
-        task=TaskFacts(config.task, type(model).__name__, Layout.of(model).size),
+        task=TaskFacts(task.name, type(model).__name__, Layout.of(model).size, samples, used),
         client_names=client_names(config),
         status="running",
         deployment=deployed,

@@ -21,11 +21,16 @@ EXPECTED = "a run directory holds manifest.json and rounds.jsonl, as 'dapfl run 
 
 
 class TaskFacts(Struct, frozen=True, omit_defaults=True):
-    """The task of a run, the class of its model, and how many weights the model has."""
+    """The task of a run, the class of its model, how many weights that has, and the training samples.
+
+    `samples` is how many there are, `used` how many of them the clients have; none where only devices know.
+    """
 
     name: str = ""
     model: str | None = None
     parameters: int | None = None
+    samples: int | None = None
+    used: int | None = None
 
 
 class Host(Struct, frozen=True, omit_defaults=True):
