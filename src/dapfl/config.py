@@ -38,11 +38,11 @@ class _Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Axis(_Config, frozen=True, kw_only=True):
     """One hyper-parameter that a policy may choose: its range, its scale, or the value it is pinned to."""
 
-    low: float
-    high: float
-    scale: Literal["linear", "log"] = "linear"
-    integer: bool = False
-    pinned: float | None = None
+    low: float  # the least value
+    high: float  # the greatest
+    scale: Literal["linear", "log"] = "linear"  # how values are spread in between
+    integer: bool = False  # whole numbers only
+    pinned: float | None = None  # the one value that is always taken
 
     def __post_init__(self) -> None:
         if not self.low < self.high:
@@ -55,8 +55,8 @@ class ActionSpace(_Config, frozen=True, kw_only=True):
     """The axes of an action a_i(t) (Eq. 21), each free or pinned."""
 
     eta: Axis = Axis(low=0.02, high=2.0, scale="log")  # of `dap-fl`: in units that each client finds
-    alpha: Axis = Axis(low=1, high=30, scale="log", integer=True)
-    batch_size: Axis = Axis(low=8, high=128, scale="log", integer=True, pinned=32)
+    alpha: Axis = Axis(low=1, high=30, scale="log", integer=True)  # local epochs
+    batch_size: Axis = Axis(low=8, high=128, scale="log", integer=True, pinned=32)  # of SGD
 
 
 class AgentConfig(_Config, frozen=True, kw_only=True):
@@ -67,20 +67,20 @@ class AgentConfig(_Config, frozen=True, kw_only=True):
 
     # The agent of the paper.
     state: Literal["paper", "rich"] = "rich"  # Eq. 20, or that and further features
-    hidden: tuple[Count, ...] = (64, 64)
-    activation: Literal["relu", "tanh"] = "relu"
+    hidden: tuple[Count, ...] = (64, 64)  # widths of the hidden layers
+    activation: Literal["relu", "tanh"] = "relu"  # of the hidden layers
     actor_rate: NonNegative = 3e-5  # l^A, Eq. 27
     critic_rate: NonNegative = 3e-4  # l^C, Eq. 26
     lambda_rate: NonNegative = 1e-3  # l^L, Eq. 29
-    lambda_start: NonNegative = 0.5
-    gamma: Fraction = 0.95
+    lambda_start: NonNegative = 0.5  # λ at first
+    gamma: Fraction = 0.95  # γ, the discount of later rewards
     beta: Fraction = 0.005  # Eq. 28
     batch: Count = 32  # |B|
     steps: Natural = 2  # how often Eqs 24-29 are applied per round; 0: the agent does not learn
-    buffer: Count = 2000
+    buffer: Count = 2000  # transitions that are remembered
     noise: NonNegative = 0.0  # exploration: standard deviation on the action, in [-1, 1]
-    noise_decay: Fraction = 0.97
-    noise_floor: NonNegative = 0.0
+    noise_decay: Fraction = 0.97  # what the noise is multiplied by each round
+    noise_floor: NonNegative = 0.0  # and where that ends
     random_rounds: Natural = 0  # so many choices at the start are random
     xi: tuple[NonNegative, NonNegative, NonNegative] = (1.0, 1.0, 1.0)  # Eq. 17
     # What goes beyond the paper.
@@ -100,26 +100,26 @@ class AgentConfig(_Config, frozen=True, kw_only=True):
 class DQNConfig(_Config, frozen=True, kw_only=True):
     """The rival that picks α from a few levels by a deep Q-network (Sun et al.)."""
 
-    levels: Annotated[int, Meta(ge=2)] = 10
-    hidden: tuple[Count, ...] = (64, 64)
-    activation: Literal["relu", "tanh"] = "relu"
-    rate: NonNegative = 1e-3
-    gamma: Fraction = 0.9
-    beta: Fraction = 0.01
-    batch: Count = 32
-    steps: Natural = 4
-    buffer: Count = 2000
+    levels: Annotated[int, Meta(ge=2)] = 10  # of α to choose from
+    hidden: tuple[Count, ...] = (64, 64)  # widths of the hidden layers
+    activation: Literal["relu", "tanh"] = "relu"  # of the hidden layers
+    rate: NonNegative = 1e-3  # learning rate
+    gamma: Fraction = 0.9  # γ, the discount of later rewards
+    beta: Fraction = 0.01  # how far the target network follows in a step
+    batch: Count = 32  # transitions of a step
+    steps: Natural = 4  # a round
+    buffer: Count = 2000  # transitions that are remembered
     explore: Fraction = 1.0  # probability of a random level at the start
-    explore_decay: Fraction = 0.94
-    explore_floor: Fraction = 0.05
-    xi: tuple[NonNegative, NonNegative, NonNegative] = (1.0, 1.0, 1.0)
+    explore_decay: Fraction = 0.94  # what it is multiplied by each round
+    explore_floor: Fraction = 0.05  # and where that ends
+    xi: tuple[NonNegative, NonNegative, NonNegative] = (1.0, 1.0, 1.0)  # Eq. 17
     penalty: NonNegative = 0.5  # taken from the reward when the plan exceeds the budget
 
 
 class OptimiserConfig(_Config, frozen=True, kw_only=True):
     """How a client takes its steps, given η and α (`dapfl.learning.optimisers`)."""
 
-    kind: Literal["sgd", "delta-sgd", "dog"] = "sgd"
+    kind: Literal["sgd", "delta-sgd", "dog"] = "sgd"  # the paper's, Δ-SGD, or DoG
     gamma: Positive = 2.0  # γ of Δ-SGD: its step sizes by the curvature
     delta: NonNegative = 0.1  # δ of Δ-SGD: how fast they may grow
     first_distance: Positive = 1e-4  # DoG: of its first step, as a part of 1 + ‖W(0)‖
@@ -128,7 +128,7 @@ class OptimiserConfig(_Config, frozen=True, kw_only=True):
 class ServerStepConfig(_Config, frozen=True, kw_only=True):
     """How the next model follows from the average (`dapfl.federation.global_model.server_step`)."""
 
-    kind: Literal["average", "fedadam"] = "average"
+    kind: Literal["average", "fedadam"] = "average"  # the paper's, or FedAdam
     rate: Positive = 0.03  # FedAdam: its learning rate
     beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9  # β₁
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.99  # β₂
@@ -138,9 +138,9 @@ class ServerStepConfig(_Config, frozen=True, kw_only=True):
 class PolicyConfig(_Config, frozen=True, kw_only=True):
     """How a client chooses its hyper-parameters, what trains with them, and what the average becomes."""
 
-    kind: Literal["fixed", "cosine", "random", "probe", "ddpg", "dqn", "own"] = "ddpg"
+    kind: Literal["fixed", "cosine", "random", "probe", "ddpg", "dqn", "own"] = "ddpg"  # how it chooses
     source: str | None = None  # of an own policy: path/to/file.py:NAME
-    capped: bool = True
+    capped: bool = True  # never plan more epochs than the budget affords
     space: ActionSpace = ActionSpace()
     agent: AgentConfig = AgentConfig()
     dqn: DQNConfig = DQNConfig()
@@ -151,13 +151,13 @@ class PolicyConfig(_Config, frozen=True, kw_only=True):
 class ResourceConfig(_Config, frozen=True, kw_only=True):
     """What clients have to spend. A simulation's unit is one epoch over 600 samples at full capability."""
 
-    source: Literal["walk", "trace", "measured"] = "walk"
-    trace: str | None = None
-    capabilities: tuple[Positive, ...] = (1.0, 0.8, 0.6, 0.4, 0.2)
-    budget: Positive = 32.0
-    transfer: NonNegative = 1.0
-    jump_probability: Fraction = 0.05
-    deadline_seconds: Positive = 600.0
+    source: Literal["walk", "trace", "measured"] = "walk"  # simulated, from a file, or a device's clock
+    trace: str | None = None  # the CSV file of "trace"
+    capabilities: tuple[Positive, ...] = (1.0, 0.8, 0.6, 0.4, 0.2)  # of full power, by groups of equal size
+    budget: Positive = 32.0  # what a client has in a usual round, in units
+    transfer: NonNegative = 1.0  # what sending or receiving the model costs, in units
+    jump_probability: Fraction = 0.05  # that a client's budget jumps in a round
+    deadline_seconds: Positive = 600.0  # the budget of a device that measures itself, in seconds
 
 
 class CryptoConfig(_Config, frozen=True, kw_only=True):
@@ -166,17 +166,17 @@ class CryptoConfig(_Config, frozen=True, kw_only=True):
     `engine` names the arithmetic engine; `RunConfig.engine` says where the clients run.
     """
 
-    encryption: Encryption = "paillier"
+    encryption: Encryption = "paillier"  # of contributions
     decryption: Decryption = "shared"  # who holds SK_CS: every client, or a committee
-    committee_members: Annotated[int, Meta(ge=2, le=32)] = 5
+    committee_members: Annotated[int, Meta(ge=2, le=32)] = 5  # how many clients hold a share of the key
     committee_threshold: Natural = 0  # how many decrypt together; 0: enough to withstand two colluders
-    envelope: EnvelopeName = "hybrid"
-    key_bits: Count = 2048
-    codec: CodecName = "compact"
-    randomness: Literal["djn", "full"] = "djn"
-    generator: Literal["n+1", "random"] = "n+1"
-    engine: Literal["auto", "gmp", "avx2", "ifma"] = "auto"
-    allow_insecure_small_keys: bool = False
+    envelope: EnvelopeName = "hybrid"  # ε₂: the paper's blocks, or AES with a Paillier key
+    key_bits: Count = 2048  # of the Paillier modulus
+    codec: CodecName = "compact"  # float32 weights, or 16 bits of how they change
+    randomness: Literal["djn", "full"] = "djn"  # short exponents (Damgård, Jurik, Nielsen), or ζⁿ
+    generator: Literal["n+1", "random"] = "n+1"  # g of Paillier
+    engine: Literal["auto", "gmp", "avx2", "ifma"] = "auto"  # of the arithmetic; auto: the fastest here
+    allow_insecure_small_keys: bool = False  # accept keys under 2048 bits, for trials
 
     def __post_init__(self) -> None:
         if self.key_bits < SECURE_BITS and not self.allow_insecure_small_keys:
@@ -196,30 +196,29 @@ class CryptoConfig(_Config, frozen=True, kw_only=True):
 class RunConfig(_Config, frozen=True, kw_only=True):
     """Everything that decides what a run does."""
 
-    task: str = "cnn-mnist"
-    setting: str = "dap-fl"
-    rounds: Count = 10
-    clients: Count = 20
+    task: str = "cnn-mnist"  # a built-in task, or FILE.py:NAME
+    setting: str = "dap-fl"  # who chooses η and α: a row of the settings table, or FILE.py:NAME
+    rounds: Count = 10  # how many
+    clients: Count = 20  # how many
     room: Count | None = None  # the most clients that the federation may ever have; none: no more than now
     per_round: Count | None = None  # so many of the clients, drawn at random each round; none: all of them
-    seed: Natural = 0
-    engine: Literal["local", "flower"] = "local"
-    workers: Natural = 0
-    partition: str = "iid"
-    mean_samples: Positive | None = (
-        None  # of a client; none: 600, or an equal part of all in a task of one's own
-    )
-    std_samples: NonNegative | None = None  # none: 200, or 0 where all are shared out
-    batch_size: Count = 32
-    eta: Positive | None = None
-    alpha: Count | None = None
-    price: NonNegative | None = None
-    min_cohort: Count = 3
-    round_timeout: Positive = 3600.0
+    seed: Natural = 0  # decides everything random but keys
+    engine: Literal["local", "flower"] = "local"  # where the clients live: worker processes, or Flower nodes
+    workers: Natural = 0  # processes of the local engine; 0: one a core
+    partition: str = "iid"  # who has which samples: iid, dirichlet:A, natural, resampled or own
+    # samples of a client; none: the paper's 600, or, in a task of one's own, an equal part of all
+    mean_samples: Positive | None = None
+    std_samples: NonNegative | None = None  # their standard deviation; none: 200, or 0
+    batch_size: Count = 32  # samples of a step of SGD
+    eta: Positive | None = None  # η, the learning rate of fixed settings; none: the setting's
+    alpha: Count | None = None  # α, the local epochs of fixed settings; none: the setting's
+    price: NonNegative | None = None  # κ, what 30 epochs cost the dap-fl agent in reward; none: its own
+    min_cohort: Count = 3  # the fewest contributions that are added up
+    round_timeout: Positive = 3600.0  # seconds until a client that has not answered is left out
     wait: NonNegative = 86400.0  # seconds that a round waits for enough clients, in a deployment
-    share_reports: bool = True
-    adversaries: tuple[str, ...] = ()
-    log: tuple[Literal["tensorboard", "mlflow"], ...] = ()
+    share_reports: bool = True  # whether clients tell the server |D_i|, their resources and choices
+    adversaries: tuple[str, ...] = ()  # live attackers, by name
+    log: tuple[Literal["tensorboard", "mlflow"], ...] = ()  # logs besides rounds.jsonl
     crypto: CryptoConfig = CryptoConfig()
     resources: ResourceConfig = ResourceConfig()
     policy: dict[str, Any] = {}  # changes to the setting's PolicyConfig; "none" means no value

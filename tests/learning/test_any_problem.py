@@ -1,11 +1,13 @@
 """Tasks beyond classification by plain SGD: regression, next tokens, metrics and optimisers of one's own."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dapfl.config import RunConfig, override
 from dapfl.errors import ConfigError, TaskError
@@ -18,49 +20,15 @@ from dapfl.learning.data import Dataset
 from dapfl.learning.partition import partition
 from dapfl.learning.runtime import task_runtime
 from dapfl.learning.sgd import Learner, initial_weights
-from dapfl.learning.tasks import Task, register
+from dapfl.learning.tasks import MakeOptimizer, Task, get_task, register
 from dapfl.randomness import stream
 from dapfl.runs.settings import resolve
 
 
-def diabetes() -> Dataset:
-    """How a disease went on, by ten measurements: scikit-learn's, in units of one deviation."""
-    from sklearn.datasets import load_diabetes
-
-    features, progress = load_diabetes(return_X_y=True)
-    inputs = (features / features.std(0)).astype(np.float32)
-    targets = ((progress - progress.mean()) / progress.std()).astype(np.float32)[:, None]
-    return Dataset(inputs[:342], targets[:342], inputs[342:], targets[342:])
-
-
-def absolute_error(outputs: Tensor, labels: Tensor) -> float:
-    return float((outputs - labels).abs().mean())
-
-
-REGRESSION = Task(
-    "diabetes", lambda: nn.Linear(10, 1), diabetes, nn.MSELoss(), metrics={"mae": absolute_error}
-)
-
-
-class NextCharacter(nn.Module):
-    """The next character by the last one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.logits = nn.Embedding(27, 27)
-
-    def forward(self, text: Tensor) -> Tensor:
-        return self.logits(text).transpose(1, 2)
-
-
-def rhyme() -> Dataset:
-    words = "the cat sat on the mat and the rat ran from the cat " * 40
-    codes = np.array([0 if c == " " else ord(c) - 96 for c in words], np.int64)
-    rows = codes[: len(codes) // 21 * 21].reshape(-1, 21)
-    return Dataset(rows[:, :20], rows[:, 1:], rows[:20, :20], rows[:20, 1:], classes=27)
-
-
-TOKENS = Task("next-character", NextCharacter, rhyme)
+EXAMPLES = Path(__file__).parents[2] / "examples"
+REGRESSION = get_task(f"{EXAMPLES / 'regression.py'}:diabetes")
+ADAM = get_task(f"{EXAMPLES / 'regression.py'}:adam")
+TOKENS = get_task(f"{EXAMPLES / 'next_token.py'}:characters")
 
 
 def run(task: Task, rounds: int, **setting: object) -> list[RoundRecord]:
@@ -69,7 +37,7 @@ def run(task: Task, rounds: int, **setting: object) -> list[RoundRecord]:
         "task": register(task),
         "clients": 3,
         "rounds": rounds,
-        "mean_samples": 25 if task is TOKENS else 100,
+        "mean_samples": 200 if task is TOKENS else 100,
         "std_samples": 0,
         "crypto.encryption": "none",
     }
@@ -85,7 +53,7 @@ def test_a_regression_is_learned_without_an_accuracy() -> None:
     assert all(loss is not None and math.isfinite(loss) for loss in losses)
     assert losses[-1] < 0.8  # the mean of all would have 1
     assert all(record.accuracy is None and record.f1 is None for record in records)
-    assert all(0 < record.metrics["mae"] < 2 for record in records)
+    assert all(0 < record.metrics["mean_absolute_error"] < 2 for record in records)
     assert [record.participants for record in records] == [3] * 4
     assert RoundRecord.from_json(records[0].to_json()).metrics == records[0].metrics
 
@@ -98,23 +66,30 @@ def test_an_agent_goes_by_the_loss_where_there_is_no_accuracy() -> None:
 
 
 def test_next_tokens_are_learned() -> None:
-    records = run(TOKENS, 4, setting="fixed-capped", eta=3.0, alpha=5)
-    assert records[-1].loss < records[0].loss
-    assert records[-1].accuracy > 0.3
+    records = run(TOKENS, 3, setting="fixed-capped", eta=0.3, alpha=2)
+    assert records[-1].loss < records[0].loss < math.log(128)
+    assert records[-1].accuracy > 0.15  # always a space would have about that
+
+
+def test_many_labels_at_once_are_floats_too() -> None:
+    inputs = np.eye(4, dtype=np.float32)
+    labels = np.array([[1, 0, 1], [0, 0, 1], [1, 1, 0], [0, 0, 0]], np.float32)
+    data = Dataset(inputs, labels, inputs, labels)
+    task = Task("tags", lambda: nn.Linear(4, 3), lambda: data, nn.BCEWithLogitsLoss())
+    learner, start = Learner(task, np.arange(4)), initial_weights(task, seed=1)
+    moved = learner.train(start, Hyperparameters(1.0, 5, 2), stream(1, "sgd"))
+    assert learner.evaluate(moved).loss < learner.evaluate(start).loss
 
 
 @pytest.mark.parametrize(
     "optimizer",
-    [
-        lambda weights, eta: torch.optim.SGD(weights, lr=eta, momentum=0.9),
-        lambda weights, eta: torch.optim.Adam(weights, lr=eta),
-    ],
+    [lambda weights, eta: torch.optim.SGD(weights, lr=eta, momentum=0.9), ADAM.optimizer],
     ids=["momentum", "adam"],
 )
-def test_a_task_may_choose_its_optimiser(optimizer: object) -> None:
+def test_a_task_may_choose_its_optimiser(optimizer: MakeOptimizer) -> None:
     plain = Learner(REGRESSION, np.arange(100))
     other = Learner(
-        Task("other", REGRESSION.build_model, diabetes, nn.MSELoss(), optimizer=optimizer),  # type: ignore[arg-type]
+        replace(REGRESSION, optimizer=optimizer),
         np.arange(100),
     )
     start = initial_weights(REGRESSION, seed=1)
@@ -127,13 +102,7 @@ def test_a_task_may_choose_its_optimiser(optimizer: object) -> None:
 
 
 def test_plain_sgd_by_an_optimiser_is_plain_sgd() -> None:
-    same = Task(
-        "same",
-        REGRESSION.build_model,
-        diabetes,
-        nn.MSELoss(),
-        optimizer=lambda weights, eta: torch.optim.SGD(weights, lr=eta),
-    )
+    same = replace(REGRESSION, optimizer=lambda weights, eta: torch.optim.SGD(weights, lr=eta))
     start, chosen = initial_weights(REGRESSION, seed=1), Hyperparameters(0.05, 2, 32)
     results = [
         Learner(task, np.arange(64)).train(start, chosen, stream(1, "sgd")) for task in (REGRESSION, same)
