@@ -3,7 +3,7 @@
     dapfl run --task examples/next_token.py:characters --clients 5 --rounds 5
 
 The text is Python's own help pages, which every installation has; put yours in its place. A sample is a row
-of 32 characters, and its labels are the characters that follow each of them. The model is a small transformer.
+of 32 characters, and its labels are those that follow each of them. The model is a small transformer.
 (`--task shakespeare` is a larger one, on plays, with their roles as clients.)
 """
 

@@ -1,12 +1,13 @@
 """Objects in a user's own files are found, run once and complained about clearly."""
 
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
 
 from dapfl.errors import ConfigError
-from dapfl.plugins import Plugin, relocated
+from dapfl.plugins import Plugin, companions, relocated
 
 
 def plugin(folder: Path, text: str, name: str = "mine") -> Plugin:
@@ -79,3 +80,51 @@ def test_a_file_that_failed_can_be_mended(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent\.py does not exist"):
         Plugin(tmp_path / "absent.py", "mine").load()
+
+
+# Neighbours ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unchanged_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", list(sys.path))
+
+
+def test_a_file_may_import_its_neighbour(tmp_path: Path, unchanged_path: None) -> None:
+    (tmp_path / "wards_of_this_test.py").write_text("VALUE = 5")
+    text = (
+        "import wards_of_this_test\ndef mine():\n    from wards_of_this_test import VALUE\n    return VALUE"
+    )
+    found = plugin(tmp_path, text).load()
+    assert callable(found) and found() == 5
+
+
+def test_a_file_in_a_package_may_import_relatively(tmp_path: Path, unchanged_path: None) -> None:
+    package = tmp_path / "hospital_of_this_test"
+    (package / "tasks").mkdir(parents=True)
+    for folder in (package, package / "tasks"):
+        (folder / "__init__.py").touch()
+    (package / "data.py").write_text("VALUE = 7")
+    (package / "names.json").write_text("[]")
+    (package / "tasks" / "first.py").write_text("from ..data import VALUE as mine")
+    file = package / "tasks" / "first.py"
+    assert Plugin(file, "mine").load() == 7
+    assert {str(each.relative_to(tmp_path)) for each in companions(file)} == {
+        "hospital_of_this_test/__init__.py",
+        "hospital_of_this_test/data.py",
+        "hospital_of_this_test/names.json",
+        "hospital_of_this_test/tasks/__init__.py",
+        "hospital_of_this_test/tasks/first.py",
+    }
+
+
+def test_what_a_file_imports_from_beside_it_belongs_to_it(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("import numpy, near\nfrom kit.part import x")
+    (tmp_path / "near.py").write_text("def later():\n    import far")
+    (tmp_path / "far.py").touch()
+    (tmp_path / "unused.py").touch()
+    (tmp_path / "kit").mkdir()
+    (tmp_path / "kit" / "__init__.py").touch()
+    (tmp_path / "kit" / "part.py").write_text("x = 1")
+    names = {str(each.relative_to(tmp_path)) for each in companions(tmp_path / "own.py")}
+    assert names == {"own.py", "near.py", "far.py", "kit/__init__.py", "kit/part.py"}

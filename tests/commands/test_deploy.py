@@ -4,6 +4,7 @@ import configparser
 import os
 import shlex
 import shutil
+import sys
 import stat
 import subprocess
 from pathlib import Path
@@ -78,6 +79,21 @@ def test_a_policy_of_ones_own_goes_along_too(tmp_path: Path, monkeypatch: pytest
     folder = Deployment(tmp_path / "out").client(2)
     assert (folder.path / "mine.py").read_bytes() == (tmp_path / "mine.py").read_bytes()
     assert folder.settings().policy.source == f"{folder.path.resolve()}/mine.py:Mine"
+
+
+def test_what_a_task_imports_from_beside_it_goes_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", list(sys.path))
+    package = tmp_path / "clinic_of_this_test"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "tasks.py").write_text("from dapfl.tuning import Fixed as Mine\nfrom .near import X")
+    (package / "near.py").write_text("X = 1")
+    assert init(tmp_path / "out", "--setting", f"{package}/tasks.py:Mine", "--encryption", "none") == 0
+    folder = Deployment(tmp_path / "out").client(2)
+    assert (folder.path / "clinic_of_this_test" / "near.py").read_text() == "X = 1"
+    assert folder.settings().policy.source == f"{folder.path.resolve()}/clinic_of_this_test/tasks.py:Mine"
 
 
 def test_files_that_would_overwrite_each_other_are_refused(

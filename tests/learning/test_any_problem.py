@@ -24,7 +24,6 @@ from dapfl.learning.tasks import MakeOptimizer, Task, get_task, register
 from dapfl.randomness import stream
 from dapfl.runs.settings import resolve
 
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 REGRESSION = get_task(f"{EXAMPLES / 'regression.py'}:diabetes")
 ADAM = get_task(f"{EXAMPLES / 'regression.py'}:adam")

@@ -11,6 +11,7 @@ import msgspec
 from dapfl.config import RunConfig, relocated
 from dapfl.learning.runtime import task_runtime
 from dapfl.learning.tasks import get_task
+from dapfl.plugins import companions
 from dapfl.runs.manifest import Fingerprint
 
 # What may differ from session to session: it changes how long a run goes on, not what it computes.
@@ -29,7 +30,8 @@ def fingerprint_of(config: RunConfig) -> Fingerprint:
 
     def note(path: Path) -> Path:
         if path.is_file():
-            files[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+            for each in companions(path) if path.suffix == ".py" else (path,):
+                files[str(each)] = hashlib.sha256(each.read_bytes()).hexdigest()
         return path
 
     relocated(config, note)

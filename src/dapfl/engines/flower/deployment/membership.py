@@ -190,7 +190,8 @@ def _admit(path: Path, file: KdcFile, client: ClientId) -> Change:
     place = prepare.Place(file.host, file.port, PurePosixPath(file.home))
     authority = (path / "ca.crt").read_bytes()
     settings = msgspec.structs.replace(file.settings, client=client)
-    files = {each.name: each.read_bytes() for each in (path / "files").glob("*") if each.is_file()}
+    kept = path / "files"
+    files = {str(each.relative_to(kept)): each.read_bytes() for each in kept.rglob("*") if each.is_file()}
     prepare.write_client_folder(folder, settings, bundle, place, files, authority, node)
     update = ServerUpdate(
         roster=_signed(file, roster), keys={client: keyfile.to_text(enc)}, nodes={client: node.public}

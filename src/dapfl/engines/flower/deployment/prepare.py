@@ -28,6 +28,7 @@ from dapfl.federation.keys.bundles import ClientBundle, CommitteeKeys, bundle_pa
 from dapfl.federation.run_keys import make_keys
 from dapfl.federation.transport import ClientId
 from dapfl.learning.tasks import get_task
+from dapfl.plugins import companions, home_of
 
 LINK_PORT = 8000
 _HOME = PurePosixPath("/opt/dapfl")
@@ -85,8 +86,7 @@ def prepare(
         save_bundle(bundle_path(server.path, None), able)
         write(path / "ca.crt", server.authority.read_bytes())
         (path / "files").mkdir(mode=0o700)
-        for name, content in files.items():
-            write(path / "files" / name, content)
+        write_files(path / "files", files)
     _script(server.path / "start-superlink.sh", programs.superlink("127.0.0.1", LINK_PORT, "superlink.db"))
     _script(server.path / "start-gateway.sh", _gateway(place))
     _script(server.path / "run.sh", _run())
@@ -96,8 +96,7 @@ def prepare(
         folder = deployment.client(client)
         settings = ClientSettings(client=client, run=config, policy=policy)
         write_client_folder(folder, settings, bundle, place, files)
-    for name, content in files.items():
-        write(server.path / name, content)
+    write_files(server.path, files)
     readme = _readme(place, sorted(keys.clients))
     if keys.server is not None and keys.server.committee is not None:
         readme += _committee(keys.server.committee)
@@ -127,8 +126,14 @@ def write_client_folder(
     _script(folder.path / "start-worker.sh", _worker())
     words = "Dap-FL worker, with the keys"
     _unit(folder.path, "dapfl-worker", "start-worker.sh", place, words, _WORKER_USER)
-    for each, content in files.items():
-        write(folder.path / each, content)
+    write_files(folder.path, files)
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """The user's own files that a run needs, some of them in folders."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write(folder / name, content)
 
 
 def _portable(config: RunConfig, policy: PolicyConfig) -> tuple[dict[str, bytes], RunConfig, PolicyConfig]:
@@ -136,14 +141,17 @@ def _portable(config: RunConfig, policy: PolicyConfig) -> tuple[dict[str, bytes]
     found: dict[str, Path] = {}
 
     def beside(file: Path) -> Path:
-        if found.setdefault(file.name, file.resolve()) != file.resolve():
-            raise ConfigError(
-                f"{found[file.name]} and {file} would get the same name in a folder: rename one."
-            )
-        return Path(file.name)
+        home = home_of(file) if file.suffix == ".py" else file.resolve().parent
+        for each in sorted(companions(file)) if file.suffix == ".py" and file.is_file() else [file.resolve()]:
+            name = str(each.relative_to(home))
+            if found.setdefault(name, each) != each:
+                raise ConfigError(
+                    f"{found[name]} and {each} would get the same name in a folder: rename one."
+                )
+        return file.resolve().relative_to(home)
 
-    config, policy = relocated(config, beside), relocated_policy(policy, beside)
     try:
+        config, policy = relocated(config, beside), relocated_policy(policy, beside)
         return {name: file.read_bytes() for name, file in found.items()}, config, policy
     except OSError as error:
         raise ConfigError(f"The file {error.filename} cannot be read: {error.strerror}.") from None
