@@ -4,9 +4,9 @@ import configparser
 import os
 import shlex
 import shutil
-import sys
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest

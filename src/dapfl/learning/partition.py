@@ -109,11 +109,11 @@ def _sizes(
 ) -> NDArray[np.int64]:
     """|D_i| of every client, as if there were enough samples."""
     if mean is None and std == 0:
-        drawn = np.full(clients, available // clients)
-        drawn[: available % clients] += 1
-    else:
-        centre = available / clients if mean is None else mean
-        drawn = stream(seed, "partition", "sizes").normal(centre, std, clients).round()
+        equal = np.full(clients, available // clients, np.int64)
+        equal[: available % clients] += 1
+        return np.maximum(minimum, equal)
+    centre = available / clients if mean is None else mean
+    drawn = stream(seed, "partition", "sizes").normal(centre, std, clients).round()
     return np.maximum(minimum, drawn).astype(np.int64)
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("flwr")
 from dapfl.config import CryptoConfig
 from dapfl.engines.flower.deployment import programs
 from dapfl.engines.flower.host.processes import Program, accepts_connections, free_ports, stop, wait_until
-from dapfl.federation import kdc
+from dapfl.federation.keys import bundles, kdc
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 APPS = ["flower-pytorch", "flower-sklearn"]
@@ -131,10 +131,10 @@ def test_both_examples_in_flowers_simulation(tmp_path: Path) -> None:
 
 def test_both_examples_in_a_deployment(tmp_path: Path) -> None:
     server, clients = kdc.generate(3, CryptoConfig())
-    kdc.save_bundles(tmp_path / "server", server, {})
+    bundles.save_bundles(tmp_path / "server", server, {})
     for number, bundle in clients.items():
         (tmp_path / f"keys-{number - 1}").mkdir()
-        kdc.save_bundle(kdc.bundle_path(tmp_path / f"keys-{number - 1}", number), bundle)
+        bundles.save_bundle(bundles.bundle_path(tmp_path / f"keys-{number - 1}", number), bundle)
     (tmp_path / "without" / "dapfl").mkdir(parents=True)
     (tmp_path / "without" / "dapfl" / "__init__.py").write_text("raise ModuleNotFoundError('dapfl')")
     with flower(tmp_path) as here:
