@@ -68,7 +68,10 @@ def test_a_run_tells_what_it_did_and_where(config: Path, tmp_path: Path) -> None
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["status"] == "finished"
     model = type(get_task("logistic-mnist").build_model()).__name__
-    assert manifest["task"] == {"name": "logistic-mnist", "model": model, "parameters": 7850}
+    facts = manifest["task"]
+    assert 200 < facts.pop("used") < 700
+    assert facts == {"name": "logistic-mnist", "model": model, "parameters": 7850, "samples": 60_000}
+    assert "of 60,000" in done.stdout
     assert [line["round"] for line in lines(tmp_path / "run")] == [0, 1, 2, 3]
 
 
