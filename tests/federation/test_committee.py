@@ -8,7 +8,6 @@ import pytest
 from dapfl.config import CryptoConfig, RunConfig
 from dapfl.errors import ConfigError, KeyFileError
 from dapfl.federation.assembly import parameters_of
-from dapfl.federation.keys import kdc
 from dapfl.federation.keys.bundles import bundle_path, load_bundles, save_bundles
 from dapfl.federation.messages import Proposal as ProposalBody
 from dapfl.federation.messages import Report, Upload, decode_client_body, decode_server_body
@@ -176,9 +175,9 @@ def test_a_committee_that_protects_nothing_is_refused():
         config = RunConfig(clients=clients, per_round=per_round, min_cohort=min_cohort, crypto=crypto)
         return parameters_of(config, runtime)
 
-    assert [parameters(clients).min_cohort for clients in (20, 5, 4, 3)] == [4, 4, 3, 3]
-    assert kdc.colluders(4, CryptoConfig()) == 1
-    assert kdc.colluders(3, CryptoConfig()) == 0
+    assert [parameters(clients).min_cohort for clients in (20, 5, 4, 3)] == [5, 4, 3, 3]
+    assert parameters(20, per_round=5).min_cohort == 4
+    assert parameters(20, committee_threshold=3).min_cohort == 4  # t + 1, whoever may collude
     with pytest.raises(ConfigError, match="more than half"):
         parameters(20, committee_members=5, committee_threshold=2)
     with pytest.raises(ConfigError, match=r"calls 4 clients.*--decryption shared"):

@@ -48,20 +48,39 @@ def recovery_of(crypto: CryptoConfig, bundle: ServerBundle | None) -> RecoveryBu
 
 
 def smallest_cohort(crypto: CryptoConfig, clients: int, least: int, called: int | None = None) -> int:
-    """The fewest clients whose sum is decrypted: two of them must be honest, whoever colludes with CS.
+    """The fewest clients whose sum is decrypted, in a federation with this configuration.
 
     `called` is how many clients a round calls, if not all of them.
     """
     if not has_committee(crypto):
         return least
-    members, threshold = kdc.committee_of(clients, crypto)
-    colluders = kdc.colluders(clients, crypto)
+    return protected_cohort(*kdc.committee_of(clients, crypto), least, called or clients)
+
+
+def least_cohort(bundle: ServerBundle | ClientBundle | None, least: int, clients: int) -> int:
+    """The same, in a federation with these keys."""
+    if bundle is None or bundle.committee is None:
+        return least
+    committee = bundle.committee.committee
+    return protected_cohort(committee.members, committee.threshold, least, clients)
+
+
+def protected_cohort(members: int, threshold: int, least: int, called: int) -> int:
+    """The fewest clients whose sum a committee decrypts: two of them are honest, whoever colludes with CS.
+
+    Even t - 1 members, who cannot decrypt, could subtract their own contributions from a sum, so it takes
+    t + 1. Where that would be all clients of a round, it takes two more than may break the protocol together.
+
+    >>> [protected_cohort(5, 4, 3, called) for called in (20, 6, 5)], protected_cohort(4, 3, 3, 4)
+    ([5, 5, 4], 3)
+    """
+    colluders = 2 * threshold - members - 1
     if colluders < 0:
         raise ConfigError(
             f"If {threshold} of {members} members decrypt, a server could have two different sums decrypted "
             f"in a round: committee_threshold must be more than half of {members}."
         )
-    needed, called = max(least, colluders + 2), called or clients
+    needed = max(least, colluders + 2, min(threshold + 1, called - 1))
     if needed > called:
         raise ConfigError(
             f"A committee of {members}, any {threshold}, protects cohorts of {needed} or more, and a round "

@@ -139,6 +139,19 @@ def test_no_update_is_in_any_message(decryption: Any) -> None:
     assert not any(reply.content.metric_records for reply in grid.replies)
 
 
+def test_a_server_cannot_talk_a_node_into_smaller_sums_than_its_committee_protects(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """CS makes the plan: with sums of three, it and two members would read the third."""
+    monkeypatch.setattr(
+        "dapfl.engines.flower.own_app.strategy.least_cohort", lambda bundle, least, clients: least
+    )
+    grid = grid_of([small_mod(tuning=False, decryption="committee")], nodes=6)
+    with pytest.raises(TransportError, match="0 of 6 clients can take part"), caplog.at_level("INFO", "flwr"):
+        start(dapfl.flower.DapFL(decryption="committee", **SMALL), grid)
+    assert "this node's mod asks for min_cohort=5" in caplog.text
+
+
 def test_a_round_without_evaluation_is_one_exchange() -> None:
     grid = grid_of([small_mod(tuning=False)])
     result = start(dapfl.flower.DapFL(fraction_evaluate=0.0, **SMALL), grid, rounds=3)

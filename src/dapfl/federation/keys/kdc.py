@@ -95,12 +95,6 @@ def committee_of(clients: int, crypto: CryptoConfig) -> tuple[int, int]:
     return members, min(members, crypto.committee_threshold or max(2, min(members - 1, (members + 4) // 2)))
 
 
-def colluders(clients: int, crypto: CryptoConfig) -> int:
-    """How many clients may help a CS that breaks the protocol, without any contribution being read."""
-    members, threshold = committee_of(clients, crypto)
-    return 2 * threshold - members - 1
-
-
 def _make_committee(
     clients: int, crypto: CryptoConfig, seats: Sequence[ClientId]
 ) -> tuple[CommitteeKeys, dict[ClientId, KeyShare]]:

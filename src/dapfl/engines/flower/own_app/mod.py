@@ -33,7 +33,7 @@ from dapfl.federation.client import Client
 from dapfl.federation.global_model.derivation import ModelStore
 from dapfl.federation.keys.bundles import ClientBundle
 from dapfl.federation.messages import digest
-from dapfl.federation.participants import client_suite
+from dapfl.federation.participants import client_suite, least_cohort
 from dapfl.federation.training import LocalTraining
 from dapfl.federation.transport import ClientId
 from dapfl.resources import MeasuredResources, ResourceProcess
@@ -178,11 +178,12 @@ class DapflMod:
                     f"the strategy has {name}={getattr(plan, name)!r}, and this node's mod "
                     f"{name}={getattr(ours, name)!r}: they must agree",
                 )
-        if plan.min_cohort < ours.min_cohort:
+        least = least_cohort(bundle, ours.min_cohort, plan.clients)
+        if plan.min_cohort < least:
             raise ProtocolError(
                 "other-settings",
                 f"the strategy publishes sums of {plan.min_cohort} nodes, and this node's mod asks for "
-                f"min_cohort={ours.min_cohort}",
+                f"min_cohort={least}",
             )
         if bundle is not None and bundle.pk_i_enc.n.bit_length() != plan.key_bits:
             raise ProtocolError(

@@ -28,7 +28,7 @@ from dapfl.engines.flower.own_app.plan import Plan, federation_id
 from dapfl.errors import ConfigError, TransportError
 from dapfl.federation.keys import kdc
 from dapfl.federation.keys.bundles import ServerBundle
-from dapfl.federation.participants import recovery_of, server_suite, smallest_cohort
+from dapfl.federation.participants import least_cohort, recovery_of, server_suite
 from dapfl.federation.records import RoundRecord, Status
 from dapfl.federation.round import Federation
 from dapfl.federation.server.central_server import CentralServer
@@ -195,7 +195,7 @@ class DapFL(FedAvg):
             codec=crypto.codec,
             key_bits=bits,
             max_samples=self._max_samples,
-            min_cohort=smallest_cohort(crypto, clients, self._min_cohort),
+            min_cohort=least_cohort(bundle, self._min_cohort, clients),
             model=model,
             train_config=dict(train_config),
             arrays_key=self.arrayrecord_key,
