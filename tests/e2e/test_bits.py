@@ -36,8 +36,10 @@ def variants(small: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     for name in available_engines() if small else ("auto",):
         yield f"hybrid-{name}", {"crypto.envelope": "hybrid", "crypto.engine": name}
     yield "paillier", {"crypto.envelope": "paillier"}
+    yield "committee", {"crypto.decryption": "committee"}
     if small and find_spec("flwr"):
         yield "flower", {"engine": "flower"}
+        yield "committee on flower", {"engine": "flower", "crypto.decryption": "committee"}
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Whole runs whose workers die: what the local engine promises to real clients."""
+"""Whole runs, by workers that die or are attacked: what the local engine promises to real clients."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dapfl.config import CryptoConfig, RunConfig
+from dapfl.config import CryptoConfig, RunConfig, override
 from dapfl.engines.local import WorkerPool
 from dapfl.federation.records import RoundRecord
 from dapfl.runs.session import start
@@ -24,9 +24,17 @@ CONFIG = RunConfig(
 )
 
 
-def played(path: Path, *, inline: bool) -> tuple[list[RoundRecord], bytes]:
+COMMITTEE = {
+    "crypto.encryption": "paillier",
+    "crypto.decryption": "committee",
+    "crypto.key_bits": 512,
+    "crypto.allow_insecure_small_keys": True,
+}
+
+
+def played(path: Path, *, inline: bool, config: RunConfig = CONFIG) -> tuple[list[RoundRecord], bytes]:
     """The lines of a run without what a clock decides, and its last model."""
-    with start(CONFIG, path, inline=inline) as session:
+    with start(config, path, inline=inline) as session:
         records = [msgspec.structs.replace(record, seconds={}) for record in session]
     return records, (path / "model.npz").read_bytes()
 
@@ -52,3 +60,28 @@ def test_a_run_whose_worker_dies_gives_the_bits_of_one_whose_workers_live(
     died = played(tmp_path / "died", inline=False)
     assert taken == 3 * 10
     assert died == expected
+
+
+@pytest.mark.processes
+def test_a_committee_gives_the_model_of_an_open_run_whatever_attacks_it(tmp_path: Path) -> None:
+    """CS itself and a client that works with it break the protocol."""
+    names = ("substituted-aggregate", "second-proposal", "inverse")
+    config = override(CONFIG, {**COMMITTEE, "adversaries": names})
+    _, expected = played(tmp_path / "open", inline=True)
+    records, model = played(tmp_path / "attacked", inline=False, config=config)
+    assert model == expected
+    assert [record.decrypted_by for record in records] == [(1, 2, 3, 4)] * 3
+    refused = {(each.at, each.reason) for record in records for each in record.rejections}
+    assert refused == {
+        ("client", "below-min-cohort"),
+        ("client", "bad-proposal"),
+        ("client", "replayed"),
+        ("server", "unproved"),
+    }
+
+
+def test_who_decrypts_changes_no_bit_of_the_model(tmp_path: Path) -> None:
+    _, expected = played(tmp_path / "open", inline=True)
+    for decryption in ("shared", "committee"):
+        config = override(CONFIG, {**COMMITTEE, "crypto.decryption": decryption})
+        assert played(tmp_path / decryption, inline=True, config=config)[1] == expected

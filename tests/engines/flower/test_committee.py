@@ -15,7 +15,9 @@ from dapfl.engines.flower.apps.persistent_client import FileStateStore, Persiste
 from dapfl.engines.flower.apps.transport import FlowerTransport, pack, unpack
 from dapfl.federation.assembly import Shared, build_client, build_federation
 from dapfl.federation.records import RoundRecord
+from dapfl.federation.round import Federation
 from dapfl.federation.run_keys import Keys, make_keys
+from dapfl.federation.server_state.state_file import StateFile
 from dapfl.federation.transport import LocalTransport
 from dapfl.runs.settings import resolve
 from tests.engines.flower.simulation import Simulation, inside_an_app
@@ -61,12 +63,27 @@ def client_app(config: RunConfig, keys: Keys, folder: Path) -> ClientApp:
     return app
 
 
+def server(
+    config: RunConfig, keys: Keys, grid: Simulation, state_file: StateFile | None = None
+) -> Federation:
+    """CS of a run on Flower."""
+    transport = FlowerTransport(grid, lambda grid: {i + 1: 100 + i for i in range(config.clients)})
+    return build_federation(
+        config,
+        "all",
+        keys.server,
+        transport,
+        one_exchange_per_round=True,
+        state_file=state_file,
+        insiders=keys.insiders,
+    )
+
+
 def play(config: RunConfig, folder: Path, kind: type[Simulation] = Simulation):
     """A run on Flower: its grid, its records, its last model."""
     keys = make_keys(config)
     grid = kind(client_app(config, keys, folder), config.clients)
-    transport = FlowerTransport(grid, lambda grid: {i + 1: 100 + i for i in range(config.clients)})
-    federation = build_federation(config, "all", keys.server, transport, one_exchange_per_round=True)
+    federation = server(config, keys, grid)
     records: list[RoundRecord] = list(federation.rounds(config.rounds))
     return grid, records, federation.weights
 
@@ -95,6 +112,51 @@ def test_a_malicious_server_gets_nothing_out_of_members(tmp_path: Path) -> None:
     refused = {each.reason for record in records for each in record.rejections if each.at == "client"}
     assert refused == {"below-min-cohort", "bad-proposal", "replayed"}
     assert np.array_equal(model, elsewhere(CONFIG))
+
+
+def test_a_client_that_works_with_cs_and_a_false_member_change_nothing(tmp_path: Path) -> None:
+    """One sends the inverse of the others' contributions, and one on the committee a false share."""
+    config = override(CONFIG, {"clients": 4, "rounds": 2})
+    _, records, model = play(override(config, {"adversaries": ("inverse", "false-share")}), tmp_path)
+    assert [record.cohort for record in records] == [(1, 2, 3, 4)] * 2
+    for record in records:
+        reasons = {(each.client, each.reason) for each in record.rejections}
+        assert reasons == {(5, "unproved"), (6, "false-share")}
+        assert 6 not in record.decrypted_by
+    assert np.array_equal(model, elsewhere(config))
+
+
+class Crash(Exception):
+    """CS ends."""
+
+
+class Crashing(Simulation):
+    """CS ends when the members have answered the proposal of round 1, before it has their shares."""
+
+    def deliver(self, message: Message) -> Message:
+        reply = super().deliver(message)
+        if self.kinds.count("train") == 5 + 3 + 2:
+            raise Crash
+        return reply
+
+
+def test_cs_goes_on_between_proposal_and_combination(tmp_path: Path) -> None:
+    """Members have served the proposal already: they give the same answer again, and no other."""
+    keys, file = make_keys(CONFIG), StateFile(tmp_path / "server.state")
+    app = client_app(CONFIG, keys, tmp_path)
+    first = server(CONFIG, keys, Crashing(app, CONFIG.clients), file)
+    with pytest.raises(Crash):
+        list(first.rounds(CONFIG.rounds))
+    again = server(CONFIG, keys, Simulation(app, CONFIG.clients), file)
+    state = file.read()
+    assert state is not None
+    again.restore(state)
+    records = list(again.rounds(CONFIG.rounds))
+    assert [(record.round, record.participants, record.rejected) for record in records] == [
+        (1, 3, 0),
+        (2, 3, 0),
+    ]
+    assert np.array_equal(again.weights, elsewhere(CONFIG))
 
 
 class Vanishing(Simulation):

@@ -45,7 +45,7 @@ class Adversaries:
         self._insiders = set(insiders)
         self._network = Network(transport, server, parameters)
         if committee is not None:
-            self._network.members = committee.members
+            self._network.members = tuple(each for each in committee.members if each not in insiders)
             self._network.threshold = committee.committee.threshold
         enrolled = iter(insiders.items())
         self._attackers: list[Attacker] = [

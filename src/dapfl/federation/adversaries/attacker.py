@@ -38,7 +38,7 @@ class Network:
     transport: Transport
     server: CentralServer
     parameters: PublicParameters
-    members: tuple[ClientId, ...] = ()  # of the committee, if there is one
+    members: tuple[ClientId, ...] = ()  # of the committee, if there is one; those that are honest
     threshold: int = 0  # how many of them decrypt together
     timeout: float = 60.0
     sent: dict[ClientId, bytes] = field(default_factory=dict)  # to clients, in this exchange
