@@ -147,8 +147,13 @@ def test_a_server_cannot_talk_a_node_into_smaller_sums_than_its_committee_protec
         "dapfl.engines.flower.own_app.strategy.least_cohort", lambda bundle, least, clients: least
     )
     grid = grid_of([small_mod(tuning=False, decryption="committee")], nodes=6)
-    with pytest.raises(TransportError, match="0 of 6 clients can take part"), caplog.at_level("INFO", "flwr"):
-        start(dapfl.flower.DapFL(decryption="committee", **SMALL), grid)
+    rounds: list[RoundRecord] = []
+    strategy = dapfl.flower.DapFL(
+        decryption="committee", fraction_evaluate=0.0, on_round=rounds.append, **SMALL
+    )
+    with caplog.at_level("INFO", "flwr"):
+        start(strategy, grid, rounds=1)
+    assert {client.status for client in rounds[0].clients} == {"failed:other-settings"}
     assert "this node's mod asks for min_cohort=5" in caplog.text
 
 
@@ -431,6 +436,27 @@ def test_keys_of_a_deployment_say_who_a_node_is(tmp_path: Path) -> None:
     # The same keys serve the next run of the app, too.
     start(strategy, grid)
     assert [record.participants for record in rounds] == [4] * 4
+
+
+def test_a_member_of_the_committee_must_have_a_place_on_its_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Flower forgets a node's context when its SuperNode restarts: a member could be asked twice a round."""
+    crypto = CryptoConfig(decryption="committee", key_bits=512, allow_insecure_small_keys=True)
+    bundles.save_bundles(tmp_path / "keys", *kdc.generate(6, crypto))
+    grid = grid_of([small_mod(tuning=False, decryption="committee", keys=tmp_path / "keys")], nodes=6)
+    for node, context in grid.contexts.items():
+        if node in (101, 102, 103, 104):  # 100 is a member as well, and 105 is not
+            context.node_config["state-dir"] = str(tmp_path / f"state-{node}")
+    rounds: list[RoundRecord] = []
+    strategy = dapfl.flower.DapFL(
+        decryption="committee", keys=tmp_path / "keys", fraction_evaluate=0.0, on_round=rounds.append, **SMALL
+    )
+    with caplog.at_level("INFO", logger="flwr"):
+        start(strategy, grid, rounds=1)
+    assert rounds[0].cohort == (2, 3, 4, 5, 6) and rounds[0].decrypted_by == (2, 3, 4, 5)
+    assert "start its SuperNode with --node-config" in caplog.text
+    assert "names no state-dir" in caplog.text
 
 
 def test_too_few_nodes_are_said_at_once() -> None:

@@ -11,6 +11,7 @@ EXPLANATIONS = {
     "bad-signature": "it has the keys of another federation",
     "other-model": "its train function returned another model than this federation's",
     "other-settings": "its mod and this strategy do not agree on the protection; its log says in what",
+    "no-state-dir": "it is on the committee, and its node config names no state-dir for what it decrypts",
     "other-version": "it has another version of dapfl",
     "client-error": "it failed inside dapfl; its log has the traceback",
     "train-failed": "its train function failed; its log has the traceback",

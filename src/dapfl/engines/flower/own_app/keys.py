@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flwr.app import Context
 
-from dapfl.errors import KeyFileError
+from dapfl.errors import KeyFileError, ProtocolError
 from dapfl.federation.keys.bundles import (
     ClientBundle,
     ServerBundle,
@@ -37,9 +37,26 @@ def load_client_keys(
 ) -> ClientBundle:
     """The keys of this node: from the folder or file given, the one that `keys` in its node config or in the
     run config names, the one in the environment, or, in a simulation, the ones that the strategy has made."""
-    named = folder or context.node_config.get("keys") or context.run_config.get("keys")
-    place = Path(str(named or os.environ.get(ENVIRONMENT) or _of_simulation(context.run_id)))
+    place = Path(str(_named(folder, context) or _of_simulation(context.run_id)))
     return _load(_bundle_file(place, context), allow_insecure_small_keys)
+
+
+def check_state_folder(folder: str | Path | None, context: Context, bundle: ClientBundle) -> None:
+    """ProtocolError if a member of the committee would forget what it has decrypted when its node restarts.
+
+    In a simulation nothing outlives the run, and all keys are on one machine.
+    """
+    if bundle.share is not None and _named(folder, context) and not context.node_config.get("state-dir"):
+        raise ProtocolError(
+            "no-state-dir",
+            "this node is on the committee, and must keep on its disk what it has decrypted: start its "
+            "SuperNode with --node-config \"state-dir='/a/folder/of/its/own'\"",
+        )
+
+
+def _named(folder: str | Path | None, context: Context) -> str:
+    named = folder or context.node_config.get("keys") or context.run_config.get("keys")
+    return str(named or os.environ.get(ENVIRONMENT) or "")
 
 
 def _bundle_file(place: Path, context: Context) -> Path:

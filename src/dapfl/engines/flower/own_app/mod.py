@@ -22,7 +22,7 @@ from dapfl.engines.flower.apps.persistent_client import PersistentClient
 from dapfl.engines.flower.apps.transport import pack, pack_failure, transfer_seconds, unpack
 from dapfl.engines.flower.apps.worker import failure_code
 from dapfl.engines.flower.own_app.functions import AppFunctions, calling_app
-from dapfl.engines.flower.own_app.keys import client_number, load_client_keys
+from dapfl.engines.flower.own_app.keys import check_state_folder, client_number, load_client_keys
 from dapfl.engines.flower.own_app.learner import AppLearner, Memory, MetricNames, metrics_in
 from dapfl.engines.flower.own_app.model_arrays import ModelArrays
 from dapfl.engines.flower.own_app.notebook import Notebook
@@ -151,6 +151,8 @@ class DapflMod:
         plan = decode_plan(encoded)
         client, bundle = self._identity(context)
         self._check(plan, client, bundle)
+        if bundle is not None:
+            check_state_folder(self._settings.keys, context, bundle)
         data, seconds = unpack(message.content), transfer_seconds(message)
         federation = federation_id(bundle.federation if bundle else b"", encoded)
         app = calling_app()
