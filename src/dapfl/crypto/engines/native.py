@@ -11,7 +11,7 @@ prepares the constants of a root; native/batch.h says what they are.
 
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeGuard
 
@@ -139,8 +139,7 @@ class NativeRing(Ring):
         return self._scales[scale]
 
     def _powers(self, bases: Rows, exponent: int, messages: Rows | None, scale: int) -> Rows:
-        def work(rows: slice) -> Rows:
-            out = np.empty((rows.stop - rows.start, self.modulus_bytes), np.uint8)
+        def fill(rows: slice, out: Rows) -> None:
             part = None if messages is None else messages[rows]
             width = 0 if messages is None else messages.shape[1]
             _native.powers(
@@ -154,41 +153,34 @@ class NativeRing(Ring):
                 self._scale(scale),
                 out,
             )
-            return out
 
-        return spread(work, len(bases), self.lanes)
+        return _filled(fill, len(bases), self.modulus_bytes, self.lanes)
 
     def _residue_powers(self, bases: Rows, exponent: int) -> Rows:
-        def work(rows: slice) -> Rows:
-            out = np.empty((rows.stop - rows.start, self.root_bytes), np.uint8)
+        def fill(rows: slice, out: Rows) -> None:
             width = bases.shape[1]
             _native.residue_powers(self.backend, self.constants, bases[rows], width, _bytes(exponent), out)
-            return out
 
-        return spread(work, len(bases), self.lanes)
+        return _filled(fill, len(bases), self.root_bytes, self.lanes)
 
     def _quotients(self, bases: Rows, exponent: int, scale: int) -> Rows:
         factor = self.montgomery(scale)
 
-        def work(rows: slice) -> Rows:
-            out = np.empty((rows.stop - rows.start, self.root_bytes), np.uint8)
+        def fill(rows: slice, out: Rows) -> None:
             width = bases.shape[1]
             bad = _native.quotients(
                 self.backend, self.constants, bases[rows], width, _bytes(exponent), factor, out
             )
             if bad < len(out):
                 raise InvalidCiphertext(f"Number {rows.start + bad} is not a ciphertext of this key.")
-            return out
 
-        return spread(work, len(bases), self.lanes)
+        return _filled(fill, len(bases), self.root_bytes, self.lanes)
 
     def _product(self, batches: list[Rows]) -> Rows:
-        def work(rows: slice) -> Rows:
-            out = np.empty((rows.stop - rows.start, self.modulus_bytes), np.uint8)
+        def fill(rows: slice, out: Rows) -> None:
             _native.product(self.backend, self.constants, tuple(batch[rows] for batch in batches), out)
-            return out
 
-        return spread(work, len(batches[0]), 64 * self.lanes)
+        return _filled(fill, len(batches[0]), self.modulus_bytes, 64 * self.lanes)
 
     def _power_product(self, bases: Rows, exponents: Rows, width: int) -> Rows:
         def work(rows: slice) -> Rows:
@@ -207,8 +199,7 @@ class NativeRing(Ring):
     def combine(self, low: Rows, high: Rows, p: Words, inverse: Words, width: int) -> Rows:
         """low + p·((high - low)·inverse modulo root); inverse is in Montgomery form."""
 
-        def work(rows: slice) -> Rows:
-            out = np.empty((rows.stop - rows.start, width), np.uint8)
+        def fill(rows: slice, out: Rows) -> None:
             widths = low.shape[1], high.shape[1]
             _native.combine(
                 self.backend,
@@ -222,9 +213,8 @@ class NativeRing(Ring):
                 out,
                 width,
             )
-            return out
 
-        return spread(work, len(low), 64 * self.lanes)
+        return _filled(fill, len(low), width, 64 * self.lanes)
 
     def build_table(self, base: int, exponent_bytes: int, window: int, spacing: int) -> Any:
         """See `Ring.build_table`: the limbs of a unit and of its log, entry after entry."""
@@ -242,8 +232,7 @@ class NativeRing(Ring):
     ) -> Rows:
         """See `Ring.table_powers`."""
 
-        def work(rows: slice) -> Rows:
-            out = np.empty((rows.stop - rows.start, self.modulus_bytes), np.uint8)
+        def fill(rows: slice, out: Rows) -> None:
             part = None if messages is None else messages[rows]
             width = 0 if messages is None else messages.shape[1]
             _native.table_powers(
@@ -259,9 +248,8 @@ class NativeRing(Ring):
                 self._scale(scale),
                 out,
             )
-            return out
 
-        return spread(work, len(exponents), self.lanes)
+        return _filled(fill, len(exponents), self.modulus_bytes, self.lanes)
 
 
 def share_lanes(rings: Sequence[Ring]) -> TypeGuard[Sequence[NativeRing]]:
@@ -276,8 +264,7 @@ def lane_powers(rings: Sequence[NativeRing], bases: Rows, exponents: Sequence[in
     """base^exponent · (1 + message·root) modulo root², each row in its own ring."""
     first, constants, digits = _lanes(rings, exponents)
 
-    def work(rows: slice) -> Rows:
-        out = np.empty((rows.stop - rows.start, first.modulus_bytes), np.uint8)
+    def fill(rows: slice, out: Rows) -> None:
         _native.lane_powers(
             first.backend,
             len(out),
@@ -290,9 +277,8 @@ def lane_powers(rings: Sequence[NativeRing], bases: Rows, exponents: Sequence[in
             messages.shape[1],
             out,
         )
-        return out
 
-    return spread(work, len(rings), first.lanes)
+    return _filled(fill, len(rings), first.modulus_bytes, first.lanes)
 
 
 def lane_quotients(
@@ -303,8 +289,7 @@ def lane_quotients(
     factors = np.stack([ring.montgomery(scale) for ring, scale in zip(rings, scales, strict=True)])
     units = np.zeros(len(rings), np.bool_)
 
-    def work(rows: slice) -> Rows:
-        out = np.empty((rows.stop - rows.start, first.root_bytes), np.uint8)
+    def fill(rows: slice, out: Rows) -> None:
         _native.lane_quotients(
             first.backend,
             len(out),
@@ -317,9 +302,19 @@ def lane_quotients(
             out,
             units[rows],
         )
+
+    return _filled(fill, len(rings), first.root_bytes, first.lanes), units
+
+
+def _filled(fill: Callable[[slice, Rows], None], count: int, width: int, grain: int) -> Rows:
+    """`count` rows of `width` bytes, which `fill` writes slice by slice, on as many threads as allowed."""
+
+    def work(rows: slice) -> Rows:
+        out = np.empty((rows.stop - rows.start, width), np.uint8)
+        fill(rows, out)
         return out
 
-    return spread(work, len(rings), first.lanes), units
+    return spread(work, count, grain)
 
 
 def _lanes(rings: Sequence[NativeRing], exponents: Sequence[int]) -> tuple[NativeRing, Words, Rows]:
