@@ -26,6 +26,8 @@ Encryption = Literal["paillier", "none"]
 Decryption = Literal["shared", "committee"]
 EnvelopeName = Literal["paillier", "hybrid"]
 CodecName = Literal["exact", "compact"]
+Randomness = Literal["djn", "full"]
+Generator = Literal["n+1", "random"]
 
 SECURE_BITS = 2048  # the smallest Paillier modulus that counts as secure
 LARGEST_BITS = 16384  # keys beyond this take hours to make, and protect no better
@@ -173,8 +175,8 @@ class CryptoConfig(_Config, frozen=True, kw_only=True):
     envelope: EnvelopeName = "hybrid"  # ε₂: the paper's blocks, or AES with a Paillier key
     key_bits: Count = 2048  # of the Paillier modulus
     codec: CodecName = "compact"  # float32 weights, or 16 bits of how they change
-    randomness: Literal["djn", "full"] = "djn"  # short exponents (Damgård, Jurik, Nielsen), or ζⁿ
-    generator: Literal["n+1", "random"] = "n+1"  # g of Paillier
+    randomness: Randomness = "djn"  # short exponents (Damgård, Jurik, Nielsen), or ζⁿ
+    generator: Generator = "n+1"  # g of Paillier
     engine: Literal["auto", "gmp", "avx2", "ifma"] = "auto"  # of the arithmetic; auto: the fastest here
     allow_insecure_small_keys: bool = False  # accept keys under 2048 bits, for trials
 

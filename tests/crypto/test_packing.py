@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from dapfl.crypto.key_generation import generate_keypair
 from dapfl.crypto.packing import (
     Bounds,
     CompactCodec,
@@ -17,7 +18,6 @@ from dapfl.crypto.packing import (
 )
 from dapfl.crypto.packing.codec import LARGEST
 from dapfl.crypto.packing.slots import SlotRows
-from dapfl.crypto.paillier import generate_keypair
 from dapfl.errors import EncodingError
 
 BOUNDS = Bounds(max_samples=1600, max_clients=20)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from dapfl.arrays import Rows
 from dapfl.crypto.engines.base import available_engines, to_ints, to_rows
-from dapfl.crypto.paillier import PublicKey, generate_keypair
+from dapfl.crypto.key_generation import generate_keypair
+from dapfl.crypto.paillier import PublicKey
 from dapfl.crypto.plaintext_proof import encrypt, proof_bytes, prove, verify
 from dapfl.errors import CryptoError, InvalidCiphertext, InvalidProof
 

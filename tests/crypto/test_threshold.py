@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from dapfl.arrays import Rows
 from dapfl.crypto.engines.base import available_engines, to_ints, to_rows
-from dapfl.crypto.paillier import PrivateKey, generate_keypair, keypair_from_primes
+from dapfl.crypto.key_generation import generate_keypair, keypair_from_primes
+from dapfl.crypto.paillier import PrivateKey
 from dapfl.crypto.safe_primes import safe_prime
 from dapfl.crypto.threshold import DecryptionShare, combine, decryption_share, proof_bytes, prove, verify
 from dapfl.crypto.threshold_keys import Committee, KeyShare, deal, evaluate, generate_committee

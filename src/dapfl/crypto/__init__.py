@@ -9,12 +9,13 @@ Five lines are enough:
 >>> cipher.decrypt(total, key)
 array([1.75, 2.  ])
 
-Below these names lie the parts that a federation is made of: `paillier` (batches of integers), `packing`
-(float vectors and integers), `signature`, `envelope`, `keyfile` (keys in files, under a passphrase) and
-`range_proof`.
+A federation uses the modules below these names: `key_generation`, `paillier` (batches of integers),
+`packing` (float vectors and integers), `signature`, `envelope`, `keyfile` (keys in files, under a
+passphrase), `range_proof`, `plaintext_proof` and `threshold`.
 """
 
-from dapfl.crypto.paillier import PrivateKey, PublicKey, generate_keypair
+from dapfl.crypto.key_generation import generate_keypair
+from dapfl.crypto.paillier import PrivateKey, PublicKey
 from dapfl.crypto.vector import EncryptedVector, VectorCipher
 
 __all__ = ["EncryptedVector", "PrivateKey", "PublicKey", "VectorCipher", "generate_keypair"]

@@ -19,7 +19,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from dapfl.crypto.paillier import PrivateKey, PublicKey, Randomness, check_size, keypair_from_primes
+from dapfl.config import Randomness
+from dapfl.crypto.key_generation import check_size, keypair_from_primes
+from dapfl.crypto.paillier import PrivateKey, PublicKey
 from dapfl.crypto.threshold_keys import Committee, KeyShare
 from dapfl.errors import CryptoError, KeyFileError
 

@@ -1,9 +1,10 @@
-"""The Paillier cryptosystem (Section III-B): KeyGen, Enc, Dec, Eval (Eqs. 7-10).
+"""The Paillier cryptosystem (Section III-B): Enc, Dec, Eval (Eqs. 8-10). KeyGen is in `key_generation`.
 
 Plaintexts and ciphertexts are uint8 matrices with one number per row, little-endian, so that a batch
 is one contiguous buffer from encryption to the network and back:
 
 >>> import numpy as np
+>>> from dapfl.crypto.key_generation import generate_keypair
 >>> key = generate_keypair(256, allow_insecure_small_keys=True)
 >>> a = np.zeros((3, key.public_key.plaintext_bytes), np.uint8)
 >>> b = a.copy()
@@ -19,12 +20,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import gmpy2
 import numpy as np
 
 from dapfl.arrays import Rows
+from dapfl.config import Randomness
 from dapfl.crypto.engines import lanes
 from dapfl.crypto.engines.base import (
     ArithmeticEngine,
@@ -38,11 +40,6 @@ from dapfl.crypto.engines.base import (
 )
 from dapfl.errors import CryptoError, InvalidCiphertext, KeyGenerationError
 
-Randomness = Literal["djn", "full"]
-Generator = Literal["n+1", "random"]
-
-SECURE_BITS = 2048
-_PRIME_ROUNDS = 40
 _EXTRA_BYTES = 16  # a random number this much longer than its modulus is uniform up to 2^-128
 
 
@@ -366,6 +363,7 @@ class PrivateKey:
 def decrypt_each(keys: Sequence[PrivateKey], ciphertexts: Sequence[Rows]) -> list[Rows | None]:
     """Dec of one ciphertext under each key, in one go; None in the place of what is not a ciphertext.
 
+    >>> from dapfl.crypto.key_generation import generate_keypair
     >>> keys = [generate_keypair(256, allow_insecure_small_keys=True) for _ in range(2)]
     >>> rows = [to_rows([key.public_key.encrypt_int(42)], key.public_key.ciphertext_bytes) for key in keys]
     >>> [to_ints(plaintext) for plaintext in decrypt_each(keys, rows)]
@@ -389,82 +387,3 @@ def decrypt_each(keys: Sequence[PrivateKey], ciphertexts: Sequence[Rows]) -> lis
             if units[low] and units[high]:
                 plaintexts[index] = keys[index]._plaintext_remainders.combine(halves[low], halves[high])
     return plaintexts
-
-
-def generate_keypair(
-    bits: int = 2048,
-    *,
-    generator: Generator = "n+1",
-    randomness: Randomness = "djn",
-    engine: str = "auto",
-    allow_insecure_small_keys: bool = False,
-) -> PrivateKey:
-    """KeyGen (Eqs. 7 and 11) with random primes: an n of exactly `bits` bits."""
-    check_size(bits, allow_insecure_small_keys)
-    if bits < 32 or bits % 16:
-        raise KeyGenerationError(f"A key size is a multiple of 16 bits, at least 32; not {bits}.")
-    while True:
-        p, q = _random_prime(bits // 2), _random_prime(bits // 2)
-        if abs(p - q) >> max(bits // 2 - 100, 0) and not _refusal(p, q, randomness):
-            return _build(p, q, generator, randomness, engine)
-
-
-def keypair_from_primes(
-    p: int,
-    q: int,
-    *,
-    generator: Generator | int = "n+1",
-    randomness: Randomness = "djn",
-    engine: str = "auto",
-    allow_insecure_small_keys: bool = False,
-) -> PrivateKey:
-    """KeyGen (Eq. 7) from given primes; `generator` may be a number g.
-
-    >>> key = keypair_from_primes(7, 11, allow_insecure_small_keys=True)
-    >>> key.decrypt_int(key.public_key.encrypt_int(42))
-    42
-    """
-    check_size((p * q).bit_length(), allow_insecure_small_keys)
-    if refusal := _refusal(p, q, randomness):
-        raise KeyGenerationError(refusal)
-    return _build(p, q, generator, randomness, engine)
-
-
-def check_size(bits: int, allow_insecure_small_keys: bool) -> None:
-    """Refuse a key that is too small to protect anything, unless told to take it."""
-    if bits < SECURE_BITS and not allow_insecure_small_keys:
-        raise KeyGenerationError(
-            f"A key of {bits} bits is not secure; choose {SECURE_BITS} or more "
-            "(tests may pass allow_insecure_small_keys=True)."
-        )
-
-
-def _random_prime(bits: int) -> int:
-    """A prime of that many bits, 3 modulo 4, the top two bits set so that products have full size."""
-    while True:
-        candidate = secrets.randbits(bits) | (3 << (bits - 2)) | 3
-        if gmpy2.is_prime(candidate, _PRIME_ROUNDS):
-            return candidate
-
-
-def _refusal(p: int, q: int, randomness: Randomness) -> str:
-    """Why two numbers cannot be the primes of a key; nothing if they can."""
-    if p == q or min(p, q) < 3 or not (gmpy2.is_prime(p, _PRIME_ROUNDS) and gmpy2.is_prime(q, _PRIME_ROUNDS)):
-        return "A key needs two different odd primes."
-    if gmpy2.gcd(p * q, (p - 1) * (q - 1)) != 1:
-        return "The primes must satisfy gcd(pq, (p-1)(q-1)) = 1 (Section III-B)."
-    if randomness == "djn" and (p % 4 != 3 or q % 4 != 3 or gmpy2.gcd(p - 1, q - 1) != 2):
-        return "djn randomness needs p = q = 3 modulo 4 and gcd(p-1, q-1) = 2; choose full for these primes."
-    return ""
-
-
-def _build(p: int, q: int, generator: Generator | int, randomness: Randomness, engine: str) -> PrivateKey:
-    n = p * q
-    if generator != "random":
-        g = n + 1 if generator == "n+1" else generator
-        return PrivateKey(p, q, PublicKey(n, g, randomness, engine))
-    while True:
-        try:
-            return PrivateKey(p, q, PublicKey(n, secrets.randbelow(n * n), randomness, engine))
-        except KeyGenerationError:
-            continue  # one g in about p has no δ; the paper draws another

@@ -6,7 +6,7 @@ vector that it has computed from ciphertexts of others, nor use a proof of other
 proof is bound to a context, which names the sender, the round and the model.
 
 >>> import numpy as np
->>> from dapfl.crypto.paillier import generate_keypair
+>>> from dapfl.crypto.key_generation import generate_keypair
 >>> key = generate_keypair(512, allow_insecure_small_keys=True)
 >>> ciphertexts, proof = encrypt(np.array([[42], [7]], np.uint8), key.public_key, b"client 7, round 3")
 >>> verify(proof, ciphertexts, key.public_key, b"client 7, round 3")

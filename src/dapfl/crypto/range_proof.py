@@ -8,7 +8,7 @@ c_j/g is an n-th power, which is to say that b_j is 0 or 1 (the 1-out-of-2 proof
 verifier need the public key only; what is proved holds whatever the prover knows, even the primes of n.
 The proof reveals nothing else about the number.
 
->>> from dapfl.crypto.paillier import generate_keypair
+>>> from dapfl.crypto.key_generation import generate_keypair
 >>> key = generate_keypair(512, allow_insecure_small_keys=True)
 >>> proof = prove(600, 1, 1800, key.public_key, b"client 7")
 >>> key.decrypt_int(verify(proof, 1, 1800, key.public_key, b"client 7"))

@@ -19,7 +19,9 @@ from typing import Self
 
 import gmpy2
 
-from dapfl.crypto.paillier import PrivateKey, PublicKey, Randomness, check_size, keypair_from_primes
+from dapfl.config import Randomness
+from dapfl.crypto.key_generation import check_size, keypair_from_primes
+from dapfl.crypto.paillier import PrivateKey, PublicKey
 from dapfl.crypto.safe_primes import is_safe_prime, safe_prime
 from dapfl.errors import KeyGenerationError
 

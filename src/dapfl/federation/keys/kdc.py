@@ -20,7 +20,8 @@ from itertools import islice
 
 from dapfl.config import CryptoConfig
 from dapfl.crypto.engines.base import set_threads
-from dapfl.crypto.paillier import PrivateKey, generate_keypair
+from dapfl.crypto.key_generation import generate_keypair
+from dapfl.crypto.paillier import PrivateKey
 from dapfl.crypto.threshold_keys import KeyShare, generate_committee
 from dapfl.federation.keys.bundles import GROUP_KEY_BYTES, ClientBundle, CommitteeKeys, ServerBundle
 from dapfl.federation.messages import FEDERATION_BYTES
