@@ -133,6 +133,29 @@ def test_files_that_are_named_exist() -> None:
     assert not wrong
 
 
+def defined_tests() -> set[str]:
+    """The names of all test functions."""
+    texts = (file.read_text("utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+    return {name for text in texts for name in re.findall(r"^ *def (test_\w+)\(", text, flags=re.MULTILINE)}
+
+
+def test_tests_that_are_named_exist() -> None:
+    """`test_...` between backticks, without a file, is a test function of this project."""
+    known = defined_tests()
+    for page in [*PAGES, ROOT / "CHANGELOG.md"]:
+        named = set(re.findall(r"`(?:[\w/-]+\.py::)?(test_\w+)`", page.read_text("utf-8")))
+        assert named <= known, f"{name_of(page)}: {sorted(named - known)}"
+
+
+def test_every_line_about_an_attacker_names_a_test_that_shows_it() -> None:
+    text = (ROOT / "docs/security.md").read_text("utf-8")
+    section = text.partition("\n## What each attacker can do\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| .*\|$", section, flags=re.MULTILINE)
+    attacks = [row for row in rows if not row.endswith("| test |")]
+    assert len(attacks) > 25
+    assert not [row for row in attacks if "`test_" not in row and "/test_" not in row]
+
+
 def test_citations_name_this_version() -> None:
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
     assert f"version = {{{__version__}}}" in (ROOT / "README.md").read_text("utf-8")
