@@ -1,5 +1,6 @@
 """Where a figure comes from: the machine and the source that made it."""
 
+import importlib.metadata
 import platform
 import subprocess
 from pathlib import Path
@@ -12,6 +13,14 @@ def cpu_name() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def installed_version() -> str | None:
+    """The version of dapfl on this machine; None if it runs from a source tree that was never installed."""
+    try:
+        return importlib.metadata.version("dapfl")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def source_commit() -> str | None:

@@ -100,7 +100,7 @@ def test_uploads_of_another_run_are_refused_and_no_member_goes_back(attack):
     proposal = attack.proposal(range(1, 7))
     assert isinstance(attack.ask(1, proposal), Share)
     later = attack.small.federation_id + new_run_id(after=attack.small.server.run)
-    context = msgspec.structs.replace(proposal.context, federation=later)
+    context = msgspec.structs.replace(proposal.context, scope=later)
     assert attack.refusal(1, msgspec.structs.replace(proposal, context=context)) == "bad-proposal"
     assert attack.refusal(1, attack.proposal(range(2, 7))) == "old-run"
 

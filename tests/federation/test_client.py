@@ -146,7 +146,7 @@ def test_an_aggregate_below_the_minimum_cohort_is_refused_by_clients():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"federation": bytes(16)}, "wrong-federation"),
+        ({"scope": bytes(16)}, "wrong-federation"),
         ({"sender": 2}, "wrong-sender"),
         ({"recipient": 2}, "wrong-recipient"),
         ({"version": 2}, "wrong-version"),

@@ -166,7 +166,7 @@ def test_altered_bytes_raise_nothing_but_protocol_errors(body, data):
 def test_values_that_cannot_be_are_refused():
     bad_contexts = [
         msgspec.structs.replace(CONTEXT, round=-1),
-        msgspec.structs.replace(CONTEXT, federation=b"short"),
+        msgspec.structs.replace(CONTEXT, scope=b"short"),
         msgspec.structs.replace(CONTEXT, model=b"short"),
         msgspec.structs.replace(CONTEXT, sender=-2),
     ]

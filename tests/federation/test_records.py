@@ -27,6 +27,7 @@ ROUND_KEYS = [
     "epochs",
     "cohort",
     "decrypted_by",
+    "roster",
     "seconds",
     "metrics",
     "clients",
@@ -55,6 +56,8 @@ CLIENT_KEYS = {
     "deferred",
     "unit",
     "trial_epochs",
+    "repeats",
+    "software",
     "metrics",
     "accuracy",
 }

@@ -120,9 +120,8 @@ def _change(args: argparse.Namespace) -> int:
         out.print(
             f"The folder of client {change.client} is in {change.path}: give it to its owner.", markup=False
         )
-    out.print(
-        f"On the server: dapfl deploy update FOLDER {file}, then go on with dapfl run --resume.", markup=False
-    )
+    out.print(f"On the server: dapfl deploy update FOLDER {file}", markup=False)
+    out.print("The other clients need nothing: they get the new roster with the next round.", markup=False)
     return 0
 
 
@@ -132,12 +131,11 @@ def _update(args: argparse.Namespace) -> int:
     from dapfl.engines.flower.deployment.folders import ServerFolder
 
     config = load(args.folder / "config.toml")
-    small = config.crypto.allow_insecure_small_keys
-    roster = membership.apply(ServerFolder(args.folder), args.file, small)
-    clients = ", ".join(map(str, roster.members))
-    out.print(f"Update {roster.serial} is applied. The clients are now {clients}.", markup=False)
+    enrolment = membership.apply(ServerFolder(args.folder), args.file, config.crypto)
+    clients = ", ".join(map(str, enrolment.members))
+    out.print(f"Update {enrolment.serial} is applied. The clients are now {clients}.", markup=False)
     out.print(
-        "A run that is going on notices at its next start: stop it, and dapfl run --resume.", markup=False
+        "It is in force from the next round on, in a run that is going on and in every other.", markup=False
     )
     return 0
 

@@ -36,7 +36,8 @@ class WaitingEngine(Protocol):
     """An engine whose clients come and go."""
 
     def await_clients(self, clients: Sequence[ClientId], least: int, limit: float) -> None:
-        """Returns once at least so many of these clients are online; TransportError after `limit` seconds."""
+        """Returns once at least so many of these clients are online, or others have taken their places;
+        TransportError after `limit` seconds."""
 
 
 class Deployed(Struct, frozen=True):

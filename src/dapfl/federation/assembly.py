@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 
 from dapfl.config import PolicyConfig, RunConfig, ServerStepConfig
 from dapfl.crypto.packing import Bounds, Segment, codec_named
-from dapfl.errors import ConfigError
+from dapfl.errors import ConfigError, KeyFileError, ProtocolError
 from dapfl.federation.adversaries.adversary import Adversaries, check_names
 from dapfl.federation.client import Client
 from dapfl.federation.global_model.derivation import ModelStore
 from dapfl.federation.global_model.parameters import PublicParameters
 from dapfl.federation.global_model.server_step import server_step
 from dapfl.federation.keys.bundles import ClientBundle, ServerBundle
+from dapfl.federation.keys.roster import SignedRoster, client_bundle_under
+from dapfl.federation.keys.updates import Enrolment, ServerRosters
 from dapfl.federation.messages import FEDERATION_BYTES, digest
 from dapfl.federation.participants import (
     client_suite,
@@ -28,8 +30,10 @@ from dapfl.federation.participants import (
     server_suite,
     smallest_cohort,
 )
-from dapfl.federation.round import Federation
+from dapfl.federation.protection.base import ClientSuite
+from dapfl.federation.round import Federation, NewRoster
 from dapfl.federation.server.central_server import CentralServer
+from dapfl.federation.server.outgoing import KnownRoster
 from dapfl.federation.server_state.state_file import StateFile
 from dapfl.federation.training import LocalTraining
 from dapfl.federation.transport import ClientId, Transport
@@ -40,6 +44,7 @@ from dapfl.learning.partition import chosen_clients, partition
 from dapfl.learning.runtime import TaskRuntime, task_runtime
 from dapfl.learning.sgd import Evaluator, Learner, initial_weights
 from dapfl.learning.tasks import TASKS, get_task
+from dapfl.provenance import installed_version
 from dapfl.randomness import stream
 from dapfl.resources import REFERENCE_SAMPLES, build_resources, capability_of
 from dapfl.tuning.build import build_policy
@@ -282,7 +287,24 @@ def build_client(
         standalone=standalone,
         primer=shared.primer,
         new_policy=partial(build_policy, policy, config.seed, client),
+        enrol=None if bundle is None else partial(_enrol, config, bundle, shared.parameters),
+        software=installed_version(),
     )
+
+
+def _enrol(
+    config: RunConfig, bundle: ClientBundle, parameters: PublicParameters, signed: bytes
+) -> tuple[int, ClientSuite]:
+    """The serial of a roster, and what a client does with its keys under it; ProtocolError if the KDC has not
+    signed it or this client is not on it."""
+    try:
+        if bundle.pk_kdc_sign is None:
+            raise KeyFileError("This federation was made without a KDC that changes it.")
+        roster = SignedRoster.from_bytes(signed).verified(bundle.pk_kdc_sign, bundle.federation)
+        renewed = client_bundle_under(bundle, roster, config.crypto)
+    except KeyFileError as error:
+        raise ProtocolError("bad-roster", str(error)) from None
+    return roster.serial, client_suite(config.crypto, renewed, parameters.codec)
 
 
 def build_federation(
@@ -297,19 +319,25 @@ def build_federation(
     run: bytes | None = None,
     step: ServerStepConfig = ServerStepConfig(),  # noqa: B008 - frozen
     before_round: Callable[[Sequence[ClientId], int], None] = lambda *_: None,
-    members: Sequence[ClientId] | None = None,
+    rosters: ServerRosters | None = None,
+    roster: int | None = None,
 ) -> Federation:
     """CS of a run, over a transport to its clients; the run's adversaries sit on that transport.
 
     `run` is the id of a new run with keys that may have served others (`run_id.begin_run`). `step` is that of
-    the clients' policies: they make the next model as CS does.
+    the clients' policies: they make the next model as CS does. Where clients come and go, `rosters` say who
+    takes part; `roster` is the serial of the one to begin with, the newest unless told otherwise.
     """
     if selection != "all" and not config.share_reports:
         raise ConfigError("A server that selects clients needs their reports: share_reports must be true.")
     task = get_task(config.task)
     evaluator = Evaluator(task, client_tests(config))
     parameters = parameters_of(config, task_runtime(task), step)
-    clients = members or range(1, config.clients + 1)
+    clients: Sequence[ClientId] = range(1, config.clients + 1)
+    enrolment: Enrolment | None = None
+    if rosters is not None:
+        enrolment = rosters.at(rosters.newest if roster is None else roster)
+        bundle, clients = enrolment.bundle, enrolment.members
     server = CentralServer(
         _federation_id(config, bundle),
         server_suite(config.crypto, bundle, parameters.codec),
@@ -318,6 +346,7 @@ def build_federation(
         initial_weights(task, config.seed),
         recovery=recovery_of(config.crypto, bundle),
         run=run,
+        roster=None if enrolment is None else _known(enrolment),
     )
     attacks: Callable[[], tuple[str, ...]] = tuple
     if config.adversaries:
@@ -339,4 +368,26 @@ def build_federation(
         state_file=state_file,
         insiders=tuple(insiders),
         attacks=attacks,
+        newer_roster=partial(_newer_roster, config, parameters, rosters),
+    )
+
+
+def _known(enrolment: Enrolment) -> KnownRoster | None:
+    return None if enrolment.roster is None else KnownRoster(enrolment.serial, enrolment.roster)
+
+
+def _newer_roster(
+    config: RunConfig, parameters: PublicParameters, rosters: ServerRosters | None, serial: int
+) -> NewRoster | None:
+    """What CS needs to go over to the newest roster, if that is newer than the one with this serial."""
+    if rosters is None or (newest := rosters.newer(serial)) is None:
+        return None
+    old, new, roster = rosters.at(serial).bundle, newest.bundle, _known(newest)
+    assert roster is not None, "only the first has no roster"
+    return NewRoster(
+        roster,
+        server_suite(config.crypto, new, parameters.codec),
+        newest.members,
+        recovery_of(config.crypto, new),
+        unchanged=frozenset(i for i in new.pk_sign if old.pk_sign.get(i) == new.pk_sign[i]),
     )

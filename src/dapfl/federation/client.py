@@ -39,8 +39,9 @@ from dapfl.federation.messages import (
     contribution_binding,
     digest,
     encode,
+    make_scope,
 )
-from dapfl.federation.orders import ReceivedOrder, check_sequence, received, run_of
+from dapfl.federation.orders import Received, ReceivedOrder, check_roster, check_sequence, received
 from dapfl.federation.protection.base import ClientSuite
 from dapfl.federation.protection.committee import CommitteeClientSuite, proposed_sums
 from dapfl.federation.stopwatch import Stopwatch
@@ -89,6 +90,7 @@ class _Saved(msgspec.Struct, frozen=True):
     uploaded: _Uploaded | None = None
     step_size: float | None = None
     doubtful: bool = False
+    roster: bytes | None = None
 
 
 class Client:
@@ -96,7 +98,9 @@ class Client:
 
     `standalone` is for a client on a device of its own: its saved state then includes the global model and
     its last reply, so that a server that asks again after a crash gets the same answer again. `new_policy`
-    makes the policy with which it begins another run.
+    makes the policy with which it begins another run. `enrol` verifies a roster, and returns its serial and
+    what this client does with the keys of it; there is none in a federation whose clients never change.
+    `software` is the version that it reports.
     """
 
     def __init__(
@@ -112,6 +116,8 @@ class Client:
         standalone: bool = False,
         primer: bytes = b"",
         new_policy: Callable[[], HyperparameterPolicy] | None = None,
+        enrol: "Callable[[bytes], tuple[int, ClientSuite]] | None" = None,
+        software: str | None = None,
     ) -> None:
         self.id = client
         self._federation = federation
@@ -123,6 +129,10 @@ class Client:
         self._standalone = standalone
         self._primer = primer
         self._new_policy = new_policy
+        self._enrol = enrol
+        self._software = software
+        self._roster: bytes | None = None  # the newest that it has seen, as the KDC has signed it
+        self._roster_serial = 0
         self._run = b""  # the run that this client takes part in: the latest that CS has called it to
         self._model: GlobalModel | None = None
         self._latest: dict[str, int] = {}  # the last round in which an order of each kind was taken
@@ -179,10 +189,14 @@ class Client:
     def _answer(self, message: bytes) -> bytes:
         watch = Stopwatch()
         with watch.phase("open"):
-            models, orders = self._open(message)
+            delivery = self._open(message)
+            models, orders = delivery.models, delivery.orders
             if not orders:
                 raise ProtocolError("malformed", "a delivery that asks for nothing")
-            self._enter(run_of(models, orders))
+            self._enter(delivery.run)
+            for roster in delivery.rosters:
+                self._adopt(roster)
+            check_roster(orders, self._roster_serial)
             answered = digest(b"".join(order.digest for order in orders))
             if answered == self._answered and self._reply is not None:
                 return self._reply  # CS asks again after a crash: the same answer, and nothing is done twice
@@ -200,8 +214,8 @@ class Client:
             self._answered, self._reply = answered, sealed
         return sealed
 
-    def _open(self, message: bytes) -> tuple[list[Part], list[ReceivedOrder]]:
-        """The models and the orders of a delivery; all signed by CS for this client (Eqs 31, 41)."""
+    def _open(self, message: bytes) -> Received:
+        """What is in a delivery; all signed by CS for this client (Eqs 31, 41)."""
         limit = self._parameters.delivery_limit(self._suite.row_bytes)
         return received(self._store.opened(message, limit, self._suite), self._federation, self.id)
 
@@ -220,6 +234,17 @@ class Client:
             if self._new_policy is not None:
                 self._training.policy = self._new_policy()
         self._run = run
+
+    def _adopt(self, signed: bytes) -> None:
+        """Goes over to a newer roster that the KDC has signed, and to the keys that it brings."""
+        if self._enrol is None:
+            raise ProtocolError("bad-roster", "in a federation whose clients never change")
+        serial, suite = self._enrol(signed)
+        if serial < self._roster_serial:
+            raise ProtocolError("old-roster", f"{serial}, where this client has {self._roster_serial}")
+        if serial > self._roster_serial:
+            self._suite, self._roster, self._roster_serial = suite, signed, serial
+            self._count = None  # its proof is of use under the old key only
 
     def _derive(self, name: bytes, models: Sequence[Part]) -> GlobalModel:
         return Derivation(self._parameters, self._suite, self._store, self._model).model(name, models)
@@ -310,7 +335,8 @@ class Client:
         if not self._share_reports:
             return b""
         refused, self._refused = tuple(self._refused), []
-        return encode(msgspec.structs.replace(trained.report, seconds=dict(watch.seconds), refused=refused))
+        more = {"seconds": dict(watch.seconds), "refused": refused, "software": self._software}
+        return encode(msgspec.structs.replace(trained.report, **more))
 
     def _remember_refusal(self, reason: str) -> None:
         if len(self._refused) < REMEMBERED_REFUSALS:
@@ -322,7 +348,8 @@ class Client:
         return self._seal([Refusal(context, digest(message), reason)])
 
     def _context(self, t: int, model: bytes) -> Context:
-        return Context(VERSION, self._federation + self._run, t, self.id, SERVER, model)
+        scope = make_scope(self._federation, self._run, self._roster_serial)
+        return Context(VERSION, scope, t, self.id, SERVER, model)
 
     def _seal(self, bodies: Sequence[ClientBody]) -> bytes:
         """Signs each body (Eq. 35) and seals them together (Eq. 36)."""
@@ -357,6 +384,7 @@ class Client:
                 uploaded=self._uploaded,
                 step_size=training.learner.step_size,
                 doubtful=self._doubtful,
+                roster=self._roster,
             )
         )
 
@@ -370,6 +398,8 @@ class Client:
             raise ProtocolError("bad-state", f"this is the state of client {old.client}, not {self.id}")
         size = self._parameters.size
         self._run = old.run
+        if old.roster is not None:
+            self._adopt(old.roster)
         self._latest = dict(old.latest)
         self._refused = list(old.refused)
         self._count = old.count
@@ -393,7 +423,7 @@ class Client:
 
         If it does not decode, CS is about to withdraw it. Then such a client still has the one before.
         """
-        models, _ = self._open(self._primer)
+        models = self._open(self._primer).models
         for part in reversed(models):
             with suppress(ProtocolError):
                 self._model = self._derive(part.model, models)

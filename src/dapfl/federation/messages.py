@@ -1,11 +1,11 @@
 """What travels between CS and clients: typed, versioned, bounded, canonical.
 
-    server → client   Delivery of Signed: models (Initial, Snapshot, Aggregate), then orders (Call, Request,
-                      Proposal)
+    server → client   Delivery of Signed: a roster (Membership), models (Initial, Snapshot, Aggregate), then
+                      orders (Call, Request, Proposal)
     client → server   Sealed(Delivery of Signed: Upload, Report, Notice, Answer, Share, Refusal)
 
 Every signed body begins with its kind and its `Context`, so that a signature is good for one
-federation, run, round, sender, recipient, kind and model only. There is one encoding of a message:
+federation, run, roster, round, sender, recipient, kind and model only. There is one encoding of a message:
 bytes that decode to it but are not that encoding are refused. Whatever comes in, decoding
 allocates no more than the message is long and raises nothing but ProtocolError.
 
@@ -28,9 +28,9 @@ FEDERATION_BYTES = 16
 PARTS = 32  # no delivery holds more signed bodies than this
 
 Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
-FederationAndRun = Annotated[
-    bytes, Meta(min_length=FEDERATION_BYTES, max_length=FEDERATION_BYTES + RUN_BYTES)
-]
+_SERIAL_BYTES = 8
+_SCOPE_BYTES = FEDERATION_BYTES + RUN_BYTES
+Scope = Annotated[bytes, Meta(min_length=FEDERATION_BYTES, max_length=_SCOPE_BYTES + _SERIAL_BYTES)]
 ReportBytes = Annotated[bytes, Meta(max_length=2**14)]  # see `decode_report`; empty if there is none
 Round = Annotated[int, Meta(ge=0, lt=2**53)]
 Participant = Annotated[int, Meta(ge=-1, lt=2**53)]
@@ -51,16 +51,46 @@ class Context(_Part, frozen=True, array_like=True):
     not know the model itself. Names form a chain: every Aggregate names the model that its contributions
     start from.
 
-    `federation` is the id of the federation and, after it, that of the run: keys may serve several runs.
-    (Runs of version 0.1 have no id.)
+    `scope` is what `make_scope` makes of the federation, the run and the roster.
     """
 
     version: int
-    federation: FederationAndRun
+    scope: Scope
     round: Round
     sender: Participant
     recipient: Participant
     model: Digest
+
+    @property
+    def federation(self) -> bytes:
+        """The id of the federation."""
+        return self.scope[:FEDERATION_BYTES]
+
+    @property
+    def run(self) -> bytes:
+        """The id of the run: keys may serve several. (Runs of version 0.1 have none.)"""
+        return self.scope[FEDERATION_BYTES:_SCOPE_BYTES]
+
+    @property
+    def roster(self) -> int:
+        """The serial of the roster; 0 in a federation whose clients have not changed."""
+        return int.from_bytes(self.scope[_SCOPE_BYTES:], "big")
+
+
+def make_scope(federation: bytes, run: bytes, roster: int) -> bytes:
+    """Federation, run and roster, as contexts name them.
+
+    >>> len(make_scope(bytes(16), bytes(16), 0)), len(make_scope(bytes(16), bytes(16), 1))
+    (32, 40)
+    """
+    return federation + run + (roster.to_bytes(_SERIAL_BYTES, "big") if roster else b"")
+
+
+class Membership(_Part, frozen=True, array_like=True, tag="membership"):
+    """The roster that the KDC has signed (see `membership.roster`), for clients that may not have it."""
+
+    context: Context
+    roster: bytes
 
 
 class Initial(_Part, frozen=True, array_like=True, tag="initial"):
@@ -184,7 +214,7 @@ RecoveryOrder = Request | Proposal
 RecoveryAnswer = Answer | Share
 
 Order = Call | RecoveryOrder
-ServerBody = Initial | Snapshot | Aggregate | Order
+ServerBody = Membership | Initial | Snapshot | Aggregate | Order
 ClientBody = Upload | Report | Notice | RecoveryAnswer | Refusal
 Message = TypeVar("Message")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dapfl.errors import ProtocolError
 from dapfl.federation.global_model.derivation import Part
-from dapfl.federation.messages import FEDERATION_BYTES, Context, Order, Proposal, order_kind
+from dapfl.federation.messages import Context, Membership, Order, Proposal, order_kind
 from dapfl.federation.transport import EVERYONE, SERVER, ClientId
 
 
@@ -22,23 +22,39 @@ class ReceivedOrder:
         return order_kind(self.body)
 
 
-def received(
-    parts: Sequence[Part], federation: bytes, client: ClientId
-) -> tuple[list[Part], list[ReceivedOrder]]:
-    """The models and the orders among verified parts; ProtocolError if one is not for this client."""
+@dataclass(frozen=True)
+class Received:
+    """What a delivery holds: models, orders, and rosters."""
+
+    models: list[Part]
+    orders: list[ReceivedOrder]
+    rosters: list[bytes]
+    run: bytes
+
+
+def received(parts: Sequence[Part], federation: bytes, client: ClientId) -> Received:
+    """What verified parts hold; ProtocolError if one is not for this client or is of another run."""
     models: list[Part] = []
     orders: list[ReceivedOrder] = []
+    rosters: list[bytes] = []
+    runs: set[bytes] = set()
     for part in parts:
-        _check_context(part.body.context, federation, client)
-        if isinstance(part.body, Order):
-            orders.append(ReceivedOrder(part.body, part.digest))
+        body = part.body
+        _check_context(body.context, federation, client)
+        runs.add(body.context.run)
+        if isinstance(body, Order):
+            orders.append(ReceivedOrder(body, part.digest))
+        elif isinstance(body, Membership):
+            rosters.append(body.roster)
         else:
             models.append(part)
-    return models, orders
+    if len(runs) != 1:
+        raise ProtocolError("malformed", "parts of different runs")
+    return Received(models, orders, rosters, runs.pop())
 
 
 def _check_context(context: Context, federation: bytes, client: ClientId) -> None:
-    if context.federation[:FEDERATION_BYTES] != federation:
+    if context.federation != federation:
         raise ProtocolError("wrong-federation")
     if context.sender != SERVER:
         raise ProtocolError("wrong-sender", "not from CS")
@@ -46,13 +62,13 @@ def _check_context(context: Context, federation: bytes, client: ClientId) -> Non
         raise ProtocolError("wrong-recipient", f"for {context.recipient}, not for {client}")
 
 
-def run_of(models: Sequence[Part], orders: Sequence[ReceivedOrder]) -> bytes:
-    """The run that all parts of a delivery belong to; ProtocolError if they are of different runs."""
-    contexts = [part.body.context for part in models] + [order.body.context for order in orders]
-    runs = {context.federation[FEDERATION_BYTES:] for context in contexts}
-    if len(runs) != 1:
-        raise ProtocolError("malformed", "parts of different runs")
-    return runs.pop()
+def check_roster(orders: Sequence[ReceivedOrder], serial: int) -> None:
+    """ProtocolError unless orders are given under the roster with this serial, which the client has."""
+    for order in orders:
+        theirs = order.body.context.roster
+        if theirs != serial:
+            reason = "old-roster" if theirs < serial else "unknown-roster"
+            raise ProtocolError(reason, f"under roster {theirs}, where this client has {serial}")
 
 
 def check_sequence(orders: Sequence[ReceivedOrder], latest: Mapping[str, int]) -> None:

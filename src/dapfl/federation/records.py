@@ -100,6 +100,8 @@ class ClientReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     unit: NonNegative | None = None
     epochs: Amount = 0
     trial_epochs: Amount = 0
+    repeats: Amount = 0
+    software: Word | None = None
     seconds: dict[ClientPhase, Seconds] = {}
     refused: Annotated[tuple[Reason, ...], Meta(max_length=16)] = ()
 
@@ -134,6 +136,8 @@ class ClientRecord(Struct, frozen=True, kw_only=True):
     deferred: int | None = None  # weights of which the compact codec holds a part back for the next round
     unit: float | None = None  # the η that the client found by trials; its agent chooses multiples of it
     trial_epochs: int | None = None  # of the epochs that trials took
+    repeats: int | None = None  # how often training was repeated, before the contribution was made
+    software: str | None = None  # the version of dapfl on the client's device
     accuracy: float | None = None
     metrics: dict[str, Metric] | None = None  # what else the client's training tells of itself
 
@@ -167,6 +171,7 @@ class RoundRecord(Struct, frozen=True, kw_only=True):
     the tenth of the clients that W(t+1) serves worst, and `accuracy_spread` the standard deviation of the
     accuracy over all clients.
     `decrypted_by` names the members of a committee whose shares have decrypted the sums, if there is one.
+    `roster` is the serial of the roster, where clients have come or gone.
     """
 
     round: int
@@ -186,6 +191,7 @@ class RoundRecord(Struct, frozen=True, kw_only=True):
     epochs: int = 0
     cohort: tuple[int, ...] = ()
     decrypted_by: tuple[int, ...] = ()
+    roster: int = 0
     seconds: dict[str, float] = {}
     metrics: dict[str, float | None] = {}  # of W(t+1), by the task's own measures
     clients: tuple[ClientRecord, ...] = ()

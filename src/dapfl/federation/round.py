@@ -11,11 +11,14 @@ record of round t is complete only after the exchange of round t+1.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from dapfl.arrays import Vector
 from dapfl.errors import ProtocolError
+from dapfl.federation.global_model.recovery import RecoveryBuilder
+from dapfl.federation.protection.base import ServerSuite
 from dapfl.federation.recording import (
     Meter,
     round_record,
@@ -26,7 +29,9 @@ from dapfl.federation.recording import (
 )
 from dapfl.federation.records import RoundRecord
 from dapfl.federation.server.central_server import CentralServer
+from dapfl.federation.server.outgoing import KnownRoster
 from dapfl.federation.server.reception import Reception
+from dapfl.federation.server_state.memory import roster_in as roster_in_memory
 from dapfl.federation.server_state.state_file import StateFile
 from dapfl.federation.transport import ClientId, Transport
 from dapfl.learning.metrics import Score
@@ -42,6 +47,18 @@ class _Saved(msgspec.Struct, frozen=True):
     server: bytes
     selector: bytes
     pending: RoundRecord | None
+
+
+@dataclass(frozen=True)
+class NewRoster:
+    """A roster to go over to, with the keys of CS under it."""
+
+    roster: KnownRoster
+    suite: ServerSuite
+    members: tuple[ClientId, ...]
+    recovery: RecoveryBuilder
+    unchanged: frozenset[ClientId]
+    """The clients that keep the keys which they had before."""
 
 
 class Federation:
@@ -62,10 +79,12 @@ class Federation:
         state_file: StateFile | None = None,
         insiders: Sequence[ClientId] = (),
         attacks: Callable[[], tuple[str, ...]] = tuple,
+        newer_roster: "Callable[[int], NewRoster | None]" = lambda _: None,
     ) -> None:
         """`insiders` are attackers with the keys of a client: always called, never selected among.
         `simulated` says whether what clients spend is simulated, so that a round has simulated seconds.
         `before_round` is told the clients that a round calls, and how many contributions it needs.
+        `newer_roster` gives the newest roster, if it is newer than the one with this serial.
 
         With a `state_file`, the state is on disk before any message that depends on it is sent.
         """
@@ -82,6 +101,7 @@ class Federation:
         self._before_round = before_round
         self._deferring = one_exchange_per_round and server.may_defer_recovery
         self._state_file = state_file
+        self._newer_roster = newer_roster
         self._pending: RoundRecord | None = None  # the round that is played but not yet scored
 
     @property
@@ -95,7 +115,8 @@ class Federation:
         At each yield, `saved_state` is what to go on from. After a crash a record may be yielded again.
         """
         while self._pending is not None or self.next_round < until:
-            if self._pending is not None and (not self._deferring or self.next_round >= until):
+            at_once = not self._deferring or self.next_round >= until or self._roster_changes()
+            if self._pending is not None and at_once:
                 record: RoundRecord | None = self._complete(self._pending)
             else:
                 record = self._play(self.next_round)
@@ -114,10 +135,14 @@ class Federation:
     def _play(self, t: int) -> RoundRecord | None:
         """Round t up to Ω_CS(t). Its record then waits for the score of W(t+1); the record that has waited
         for the score of W(t), if there is one, is returned."""
+        self._renew()
+        newest = self._newest_roster()
         server, meter = self._server, self._new_meter()
         chosen = self._selector.select(t, self._clients)
         called = (*sorted(chosen), *self._insiders)
         self._before_round(called, server.min_cohort)  # may wait until enough of them are there
+        if self._newest_roster() != newest:
+            return None  # while it waited: begin again, with those who are clients now
         ask = called[t % len(chosen)] if self._pending is not None and chosen else None
 
         messages = server.open_round(t, called, ask=ask)  # W(0) or Ω_CS(t-1), signed ──▶ clients
@@ -129,6 +154,7 @@ class Federation:
 
         seconds = meter.seconds(server.lap())
         record = round_record(ledger, self._clients, self._insiders, meter, seconds, self._simulated)
+        record = msgspec.structs.replace(record, roster=server.roster)
         self._selector.observe(selection_reports(record, chosen))
         self.next_round, self._pending = t + 1, record
         return completed
@@ -179,6 +205,28 @@ class Federation:
         self._server.lap()
         return Meter()
 
+    # Clients that come and go ------------------------------------------------------------------
+
+    def _newest_roster(self) -> int:
+        """The serial of the newest roster, whether it is in force already or not."""
+        newer = self._newer_roster(self._server.roster)
+        return self._server.roster if newer is None else newer.roster.serial
+
+    def _roster_changes(self) -> bool:
+        """Whether there is a newer roster. Those whom it concerns are not called under the old one."""
+        newer = self._newer_roster(self._server.roster)
+        if newer is not None:
+            self._clients = tuple(client for client in self._clients if client in newer.unchanged)
+        return newer is not None
+
+    def _renew(self) -> None:
+        """Goes over to a newer roster, as soon as CS knows the model that its new keys are to protect."""
+        newer = self._newer_roster(self._server.roster)
+        if newer is not None and self._server.knows_model:
+            self._server.renew(newer.roster, newer.suite, newer.members, newer.recovery)
+            self._clients = newer.members
+            self._save()
+
     # Saving ------------------------------------------------------------------------------------
 
     def saved_state(self) -> bytes:
@@ -197,10 +245,6 @@ class Federation:
         self._selector.restore(saved.selector)
         self._pending = saved.pending
 
-    def forget_what_clients_have(self) -> None:
-        """Devices may have been replaced: each client is sent everything that leads to the current model."""
-        self._server.forget_what_clients_have()
-
     def primer(self) -> bytes:
         """What clients need, once restored from their own saved states, to have the current model again."""
         return self._server.primer()
@@ -208,3 +252,11 @@ class Federation:
     def _save(self) -> None:
         if self._state_file is not None:
             self._state_file.write(self.saved_state())
+
+
+def roster_in(state: bytes) -> int:
+    """The serial of the roster under which a saved state was written; 0 if it cannot be read."""
+    try:
+        return roster_in_memory(msgspec.msgpack.decode(state, type=_Saved).server)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return 0  # `restore` says what is wrong with it

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dapfl.config import RunConfig
-from dapfl.crypto import keyfile
-from dapfl.errors import KeyFileError
 from dapfl.federation.adversaries.adversary import check_names
 from dapfl.federation.adversaries.insiders import INSIDERS, FalseShare
 from dapfl.federation.keys import bundles, kdc
 from dapfl.federation.keys.bundles import ClientBundle, ServerBundle
-from dapfl.federation.keys.roster import ROSTER, SignedRoster, admission_path, bundle_of
+from dapfl.federation.keys.updates import ServerRosters
 from dapfl.federation.transport import ClientId
 
 
@@ -22,8 +20,13 @@ class Keys:
     server: ServerBundle | None
     clients: Mapping[ClientId, ClientBundle | None]
     insiders: Mapping[ClientId, ClientBundle | None]
-    members: tuple[ClientId, ...] | None = None
-    """The clients of a federation whose clients have changed; None for 1 to N."""
+    rosters: ServerRosters | None = None
+    """In a deployment whose clients may change."""
+
+    @property
+    def members(self) -> tuple[ClientId, ...] | None:
+        """The clients as of now, where they may change; None for 1 to N."""
+        return self.rosters.at(self.rosters.newest).members if self.rosters else None
 
 
 def make_keys(config: RunConfig, advance: Callable[[], object] = lambda: None) -> Keys:
@@ -56,23 +59,8 @@ def load_server_keys(config: RunConfig, folder: Path) -> Keys:
     """The server's own bundle: all that CS has when the clients are on machines of their own."""
     path, insecure = bundles.bundle_path(folder, None), config.crypto.allow_insecure_small_keys
     bundle = bundles.load_server_bundle(path, engine=config.crypto.engine, allow_insecure_small_keys=insecure)
-    roster_file = folder / ROSTER
-    if not roster_file.exists():
-        return Keys(bundle, {}, {})
-    if bundle.pk_kdc_sign is None:
-        raise KeyFileError(
-            f"{path} has no key of the KDC, so {roster_file} cannot be verified: make new folders."
-        )
-    roster = SignedRoster.from_bytes(roster_file.read_bytes()).verified(bundle.pk_kdc_sign, bundle.federation)
-    admitted = {
-        client: keyfile.private_from_text(
-            file.read_text("ascii"), engine=config.crypto.engine, allow_insecure_small_keys=insecure
-        )
-        for client in roster.members
-        if (file := admission_path(folder, client)).exists()
-    }
-    members = tuple(sorted(roster.members))
-    return Keys(bundle_of(bundle, roster, admitted, insecure=insecure), {}, {}, members)
+    rosters = ServerRosters(folder, bundle, config.crypto) if bundle.pk_kdc_sign is not None else None
+    return Keys(bundle, {}, {}, rosters)
 
 
 def keys_needed(config: RunConfig) -> int:

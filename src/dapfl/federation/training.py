@@ -10,6 +10,7 @@ from functools import partial
 from itertools import count
 from typing import Literal, Protocol
 
+import msgspec
 import numpy as np
 
 from dapfl.arrays import Rows, Vector
@@ -116,12 +117,13 @@ class LocalTraining:
 
         local, loss_after = self._train(t, model, choice, watch)
         # Training that went badly may be repeated with another choice, while the budget lasts.
+        repeats = 0
         for attempt in range(1, MOST_REPEATS + 1):
             left = situation.after(epochs - trials)
             again = self.policy.retry(left, choice, Outcome(completed=True, loss_after=loss_after))
             if again is None or left.cost(again.alpha) > left.budget:
                 break
-            choice, epochs = again, epochs + again.alpha
+            choice, epochs, repeats = again, epochs + again.alpha, attempt
             local, loss_after = self._train(t, model, choice, watch, attempt)
         if isinstance(self.resources, MeasuredResources):
             self.resources.record_epochs(watch.seconds["train"], self.gradients_per_step * epochs)
@@ -135,7 +137,7 @@ class LocalTraining:
         report = self._report(
             "trained", t, state, now, choice, epochs, trials, loss_after=loss_after, deferred=encoded.deferred
         )
-        return Trained(encoded.plaintexts, report)
+        return Trained(encoded.plaintexts, msgspec.structs.replace(report, repeats=repeats))
 
     def _train(
         self, t: int, model: GlobalModel, choice: Choice, watch: Stopwatch, attempt: int = 0

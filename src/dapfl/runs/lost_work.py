@@ -61,6 +61,15 @@ _EXPLANATIONS = {
     "replayed": Explanation(
         "it has seen messages of this round before", "do not use one state folder for two runs"
     ),
+    "unknown-roster": Explanation(
+        "it has lost the roster, with its state", "nothing: it gets the roster again with its next call"
+    ),
+    "bad-roster": Explanation(
+        "it cannot use the roster", "see that it has the folder that was made for it last"
+    ),
+    "old-roster": Explanation(
+        "it works under another roster", "apply every server.update, in their order"
+    ),
     "removed": Explanation("it was removed from the federation", "dapfl deploy add makes it a new folder"),
     "wrong-federation": _KEYS,
     "bad-signature": _KEYS,

@@ -26,7 +26,7 @@ from dapfl.errors import ConfigError, DapflError, NothingLearned, RunDirectoryEr
 from dapfl.federation.assembly import build_federation, check
 from dapfl.federation.keys.bundles import bundle_path
 from dapfl.federation.records import RoundRecord
-from dapfl.federation.round import Federation
+from dapfl.federation.round import Federation, roster_in
 from dapfl.federation.run_id import begin_run
 from dapfl.federation.run_keys import Keys, keys_needed, load_keys, load_server_keys, make_keys, save_keys
 from dapfl.federation.server_state.state_file import StateFile
@@ -276,12 +276,11 @@ class Session:
             run=self._new_run() if state is None else None,
             step=self._resolved.policy.server_step,
             before_round=self._await_clients,
-            members=keys.members,
+            rosters=keys.rosters,
+            roster=None if state is None else roster_in(state),
         )
         if state is not None:
             federation.restore(state)
-            if keys.members is not None:
-                federation.forget_what_clients_have()
         return federation
 
     def _await_clients(self, clients: Sequence[ClientId], least: int) -> None:

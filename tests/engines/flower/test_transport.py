@@ -68,7 +68,7 @@ def transport(grid: FakeGrid, **options: Any) -> FlowerTransport:
     def sleep(seconds: float) -> None:
         grid.now += seconds
 
-    return FlowerTransport(grid, lookup_by_key(KEYS), clock=lambda: grid.now, sleep=sleep, **options)
+    return FlowerTransport(grid, lookup_by_key(lambda: KEYS), clock=lambda: grid.now, sleep=sleep, **options)
 
 
 def echo(node: int, message: Message, grid: FakeGrid) -> RecordDict:

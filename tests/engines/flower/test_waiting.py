@@ -1,6 +1,7 @@
 """Below the minimum cohort a deployment waits instead of spending its rounds."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,6 +39,8 @@ def engine_with(monkeypatch: pytest.MonkeyPatch, back_at: float) -> tuple[Flower
     monkeypatch.setattr(host.time, "monotonic", clock.monotonic)
     engine = object.__new__(FlowerEngine)
     engine._bridge = FakeBridge(clock, back_at)  # type: ignore[assignment]
+    engine._node_keys = dict  # type: ignore[assignment]
+    engine._registered = {}
     return engine, clock
 
 
@@ -67,6 +70,15 @@ def test_waiting_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TransportError, match=r"waited 60 s \(--wait\)\. Missing: \[3, 4\]\..*--resume"):
         engine.await_clients([1, 2, 3, 4], 3, limit=60)
     assert clock.now == pytest.approx(60)
+
+
+def test_waiting_ends_when_others_take_the_places_of_the_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, clock = engine_with(monkeypatch, back_at=1e9)
+    registered: list[dict[bytes, int]] = []
+    engine._control = SimpleNamespace(register=registered.append)  # type: ignore[assignment]
+    engine._node_keys = lambda: {b"new": 3} if clock.now > 20 else {}  # type: ignore[assignment]
+    engine.await_clients([1, 2, 3, 4], 3, limit=5000)
+    assert registered == [{b"new": 3}] and clock.now < 40
 
 
 def test_no_round_is_spent_on_waiting() -> None:

@@ -149,5 +149,5 @@ def call_in(message: bytes) -> SeenOrder[Call] | None:
 
 
 def scope_of(context: Context) -> tuple[bytes, int]:
-    """Federation with run, and round: what a forged message copies from a real one."""
-    return context.federation, context.round
+    """Federation with run and roster, and round: what a forged message copies from a real one."""
+    return context.scope, context.round

@@ -10,6 +10,9 @@ from dapfl.federation.global_model.models import GlobalModel, from_bytes
 from dapfl.federation.global_model.server_step import ServerStep, TakeAverage
 from dapfl.federation.messages import NO_MODEL
 
+MOST_ROSTER_BYTES = 2**22
+"""A roster takes 2 to 4 KB for each client, with keys of 2048 bits."""
+
 
 @dataclass(frozen=True)
 class PublicParameters:
@@ -65,6 +68,6 @@ class PublicParameters:
 
     def delivery_limit(self, row_bytes: int) -> int:
         """More bytes than any honest delivery has: a snapshot, and a few aggregates after it; or, with a
-        committee, the uploads of all clients."""
+        committee, the uploads of all clients. A roster may come with it."""
         uploads = self.codec.bounds.max_clients if self.committee else 0
-        return max(4, uploads) * self.upload_limit(row_bytes)
+        return max(4, uploads) * self.upload_limit(row_bytes) + MOST_ROSTER_BYTES

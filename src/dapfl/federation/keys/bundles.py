@@ -60,6 +60,20 @@ class ClientBundle:
     pk_sign: Mapping[ClientId, PublicKey]
     committee: CommitteeKeys | None = None
     share: KeyShare | None = None
+    pk_kdc_sign: PublicKey | None = None
+    """Verifies rosters; None in a federation whose clients never change."""
+    individual_key: bytes | None = field(default=None, repr=False)
+    """Under which the KDC sends this client new keys; CS does not have it."""
+
+
+@dataclass(frozen=True)
+class DecryptionKeys:
+    """Who can decrypt aggregates: every client by SK_CS, or a committee by its shares."""
+
+    public_key: PublicKey
+    private_key: PrivateKey | None = None
+    committee: CommitteeKeys | None = None
+    shares: Mapping[ClientId, KeyShare] = field(default_factory=dict, repr=False)
 
 
 Bundle = ServerBundle | ClientBundle
@@ -167,14 +181,10 @@ def to_builtins(bundle: Bundle) -> dict[str, Any]:
     head = {"format": _FORMAT, "version": _VERSION, "federation": bundle.federation.hex()}
     public: dict[str, Any] = {"pk_sign": {i: keyfile.to_text(key) for i, key in bundle.pk_sign.items()}}
     if bundle.committee is not None:
-        public["committee"] = {
-            "keys": keyfile.to_text(bundle.committee.committee),
-            "members": bundle.committee.members,
-            "group_key": bundle.committee.group_key.hex(),
-        }
+        public["committee"] = committee_to_builtins(bundle.committee)
+    if bundle.pk_kdc_sign is not None:
+        public["pk_kdc_sign"] = keyfile.to_text(bundle.pk_kdc_sign)
     if isinstance(bundle, ServerBundle):
-        if bundle.pk_kdc_sign is not None:
-            public["pk_kdc_sign"] = keyfile.to_text(bundle.pk_kdc_sign)
         return head | {
             "role": "server",
             "pk_cs_enc": keyfile.to_text(bundle.pk_cs_enc),
@@ -190,7 +200,17 @@ def to_builtins(bundle: Bundle) -> dict[str, Any]:
         "pk_i_enc": keyfile.to_text(bundle.pk_i_enc),
         "sk_i_sign": keyfile.to_text(bundle.sk_i_sign),
         "pk_cs_sign": keyfile.to_text(bundle.pk_cs_sign),
+        "individual_key": None if bundle.individual_key is None else bundle.individual_key.hex(),
         **public,
+    }
+
+
+def committee_to_builtins(keys: CommitteeKeys) -> dict[str, Any]:
+    """What all participants have of a committee, as it is written in a bundle."""
+    return {
+        "keys": keyfile.to_text(keys.committee),
+        "members": keys.members,
+        "group_key": keys.group_key.hex(),
     }
 
 
@@ -226,9 +246,10 @@ def _from_builtins(data: dict[str, Any], engine: str, allow_insecure_small_keys:
         committee = CommitteeKeys(keys, tuple(map(int, found["members"])), group_key)
     federation = bytes.fromhex(data["federation"])
     pk_sign = {int(i): public(text) for i, text in data["pk_sign"].items()}
+    kdc = public(data["pk_kdc_sign"]) if data.get("pk_kdc_sign") else None
+    individual_key = bytes.fromhex(data["individual_key"]) if data.get("individual_key") else None
     if data["role"] == "server":
         sk_enc = {int(i): private(text) for i, text in data["sk_enc"].items()}
-        kdc = public(data["pk_kdc_sign"]) if data.get("pk_kdc_sign") else None
         pk_cs_enc, sk_cs_sign = public(data["pk_cs_enc"]), private(data["sk_cs_sign"])
         return ServerBundle(federation, pk_cs_enc, sk_cs_sign, sk_enc, pk_sign, committee, kdc)
     return ClientBundle(
@@ -241,4 +262,6 @@ def _from_builtins(data: dict[str, Any], engine: str, allow_insecure_small_keys:
         pk_sign,
         committee,
         share(data["share"]) if data.get("share") is not None else None,
+        kdc,
+        individual_key,
     )

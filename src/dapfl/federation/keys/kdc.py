@@ -16,14 +16,19 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from itertools import islice
 
 from dapfl.config import CryptoConfig
 from dapfl.crypto.engines.base import set_threads
 from dapfl.crypto.key_generation import generate_keypair
 from dapfl.crypto.paillier import PrivateKey
-from dapfl.crypto.threshold_keys import KeyShare, generate_committee
-from dapfl.federation.keys.bundles import GROUP_KEY_BYTES, ClientBundle, CommitteeKeys, ServerBundle
+from dapfl.crypto.threshold_keys import generate_committee
+from dapfl.federation.keys.bundles import (
+    GROUP_KEY_BYTES,
+    ClientBundle,
+    CommitteeKeys,
+    DecryptionKeys,
+    ServerBundle,
+)
 from dapfl.federation.messages import FEDERATION_BYTES
 from dapfl.federation.transport import ClientId
 from dapfl.processes import WORKERS
@@ -55,28 +60,21 @@ def generate(
     enc, sign = dict(zip(ids, rest[:clients], strict=True)), dict(zip(ids, rest[clients:], strict=True))
     federation = secrets.token_bytes(FEDERATION_BYTES)
     pk_sign = {i: key.public_key for i, key in sign.items()}
-    cs_enc: PrivateKey | None = None
-    committee: CommitteeKeys | None = None
-    shares: dict[ClientId, KeyShare] = {}
-    if crypto.decryption == "committee":
-        committee, shares = _make_committee(clients, crypto, seats)
-        pk_cs_enc = committee.committee.public_key
-    else:
-        (cs_enc,) = _make(1, crypto)
-        pk_cs_enc = cs_enc.public_key
+    decryption = make_decryption_keys([*seats, *(i for i in ids if i not in seats)], clients, crypto)
     advance()
-    server = ServerBundle(federation, pk_cs_enc, cs_sign, enc, pk_sign, committee)
+    committee = decryption.committee
+    server = ServerBundle(federation, decryption.public_key, cs_sign, enc, pk_sign, committee)
     return server, {
         i: ClientBundle(
             federation,
             i,
-            cs_enc,
+            decryption.private_key,
             enc[i].public_key,
             sign[i],
             cs_sign.public_key,
             pk_sign,
             committee,
-            shares.get(i),
+            decryption.shares.get(i),
         )
         for i in ids
     }
@@ -96,9 +94,11 @@ def committee_of(clients: int, crypto: CryptoConfig) -> tuple[int, int]:
     return members, min(members, crypto.committee_threshold or max(2, min(members - 1, (members + 4) // 2)))
 
 
-def _make_committee(
-    clients: int, crypto: CryptoConfig, seats: Sequence[ClientId]
-) -> tuple[CommitteeKeys, dict[ClientId, KeyShare]]:
+def make_decryption_keys(ids: Sequence[ClientId], clients: int, crypto: CryptoConfig) -> DecryptionKeys:
+    """A new SK_CS, or new shares for the first of `ids`: as many as a federation of `clients` has members."""
+    if crypto.decryption != "committee":
+        (key,) = _make(1, crypto)
+        return DecryptionKeys(key.public_key, private_key=key)
     members, threshold = committee_of(clients, crypto)
     shares = generate_committee(
         crypto.key_bits,
@@ -107,10 +107,11 @@ def _make_committee(
         engine=crypto.engine,
         allow_insecure_small_keys=crypto.allow_insecure_small_keys,
     )
-    others = (client for client in range(1, clients + 1) if client not in seats)
-    ids = tuple(islice((*seats, *others), members))
-    keys = CommitteeKeys(shares[0].committee, ids, secrets.token_bytes(GROUP_KEY_BYTES))
-    return keys, dict(zip(ids, shares, strict=True))
+    seated = tuple(ids[:members])
+    keys = CommitteeKeys(shares[0].committee, seated, secrets.token_bytes(GROUP_KEY_BYTES))
+    return DecryptionKeys(
+        keys.committee.public_key, committee=keys, shares=dict(zip(seated, shares, strict=True))
+    )
 
 
 def generate_more(count: int, crypto: CryptoConfig) -> list[PrivateKey]:

@@ -1,49 +1,81 @@
-"""Who belongs to a federation over time: clients join, leave, and get new devices.
+"""Who belongs to a federation that lives: clients leave, join, and get new devices.
 
 The KDC signs a roster: the clients of the federation and their public signing keys, under a serial number
-that only grows. CS accepts a roster only if the KDC has signed it, so no server can enrol clients of its
-own. What a client signs counts only if the roster has the key that verifies it.
+that only grows. With every roster it makes new decryption keys (SK_CS, or the shares of a committee), and
+seals each client's part of them under the individual key that only this client and the KDC hold. So the
+roster can travel through CS: CS cannot enrol clients of its own, and cannot read the keys. A client that is
+not on the roster gets none of them, and what it holds neither signs nor decrypts anything any more.
+
+Serial 0 is the federation as it was made. It needs no roster.
 """
 
+import json
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import Struct
 
+from dapfl.config import CryptoConfig
 from dapfl.crypto import keyfile, signature
 from dapfl.crypto.paillier import PrivateKey, PublicKey
 from dapfl.errors import InvalidSignature, KeyFileError
-from dapfl.federation.keys.bundles import ServerBundle
+from dapfl.federation.keys import bundles
+from dapfl.federation.keys.bundles import ClientBundle, DecryptionKeys
 from dapfl.federation.transport import ClientId
 
-ROSTER = "roster"
-"""The file in the server's folder."""
-_LABEL = b"dapfl roster 1/"
-
-
-def admission_path(folder: Path, client: ClientId) -> Path:
-    """Where CS keeps the key that opens the envelopes of a client that came later."""
-    return folder / "admitted" / f"client-{client:03d}.key"
+INDIVIDUAL_KEY_BYTES = 32
+_LABEL = b"dapfl roster 2/"
+_NONCE_BYTES = 12
 
 
 class Roster(Struct, frozen=True):
-    """The clients of a federation, by their numbers, with their public signing keys as text."""
+    """The clients of a federation with their public signing keys as text, and their new keys, sealed."""
 
     federation: bytes
     serial: int
     members: dict[ClientId, str]
+    sealed: dict[ClientId, bytes] = {}
+    server: bytes = b""  # the hash of what CS gets with this roster
 
     def with_client(self, client: ClientId, key: PublicKey) -> "Roster":
         """The next roster, with a new client or a new key of a client."""
-        members = dict(sorted({**self.members, client: keyfile.to_text(key)}.items()))
-        return msgspec.structs.replace(self, serial=self.serial + 1, members=members)
+        return self._next({**self.members, client: keyfile.to_text(key)})
 
     def without(self, client: ClientId) -> "Roster":
         """The next roster, without a client."""
-        members = {each: key for each, key in self.members.items() if each != client}
-        return msgspec.structs.replace(self, serial=self.serial + 1, members=members)
+        return self._next({each: key for each, key in self.members.items() if each != client})
+
+    def _next(self, members: dict[ClientId, str]) -> "Roster":
+        return Roster(self.federation, self.serial + 1, dict(sorted(members.items())))
+
+    def with_keys(self, keys: DecryptionKeys, individual: Mapping[ClientId, bytes]) -> "Roster":
+        """This roster with every member's part of new decryption keys, for its eyes only."""
+        sealed = {
+            client: self._seal(client, individual[client], part_of(client, keys)) for client in self.members
+        }
+        return msgspec.structs.replace(self, sealed=sealed)
+
+    def _seal(self, client: ClientId, key: bytes, part: dict[str, Any]) -> bytes:
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return nonce + AESGCM(key).encrypt(nonce, json.dumps(part).encode(), self._place(client))
+
+    def opened(self, client: ClientId, key: bytes) -> dict[str, Any]:
+        """A member's part of the new keys; KeyFileError if it has none or holds another key."""
+        box = self.sealed.get(client, b"")
+        try:
+            part = AESGCM(key).decrypt(box[:_NONCE_BYTES], box[_NONCE_BYTES:], self._place(client))
+            opened: dict[str, Any] = json.loads(part)
+        except (InvalidTag, ValueError):
+            raise KeyFileError(f"Roster {self.serial} has no keys for this device.") from None
+        return opened
+
+    def _place(self, client: ClientId) -> bytes:
+        return _LABEL + self.federation + b"/%d/%d" % (self.serial, client)
 
 
 @dataclass(frozen=True)
@@ -71,31 +103,37 @@ class SignedRoster:
         return roster
 
     def to_bytes(self) -> bytes:
-        """The content of a roster file."""
+        """As it travels."""
         return msgspec.msgpack.encode((self.body, self.signature))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "SignedRoster":
-        """The roster in the content of a file; KeyFileError if there is none."""
+        """What `to_bytes` made; KeyFileError if it did not."""
         try:
             return cls(*msgspec.msgpack.decode(content, type=tuple[bytes, bytes]))
         except msgspec.MsgspecError:
             raise KeyFileError("This is not a roster of Dap-FL: it is damaged.") from None
 
 
-def bundle_of(
-    bundle: ServerBundle, roster: Roster, admitted: Mapping[ClientId, PrivateKey], *, insecure: bool = False
-) -> ServerBundle:
-    """The keys of CS with the members of a roster, and no others.
-
-    `admitted` are the keys that open the envelopes of clients that came after the bundle was made, or that
-    have got new devices. Nothing that a removed client or an old device sends opens or verifies any more.
-    """
-    sk_enc = {**bundle.sk_enc, **admitted}
-    if missing := sorted(roster.members.keys() - sk_enc.keys()):
-        raise KeyFileError(f"The roster has clients {missing}, whose keys are not here: apply every update.")
-    pk_sign = {
-        client: keyfile.public_from_text(text, engine="auto", allow_insecure_small_keys=insecure)
-        for client, text in roster.members.items()
+def part_of(client: ClientId, keys: DecryptionKeys) -> dict[str, Any]:
+    """A client's part of decryption keys, as it is written in the client's bundle."""
+    share = keys.shares.get(client)
+    return {
+        "sk_cs_enc": None if keys.private_key is None else keyfile.to_text(keys.private_key),
+        "share": None if share is None else keyfile.to_text(share),
+        **({} if keys.committee is None else {"committee": bundles.committee_to_builtins(keys.committee)}),
     }
-    return replace(bundle, sk_enc={client: sk_enc[client] for client in roster.members}, pk_sign=pk_sign)
+
+
+def client_bundle_under(bundle: ClientBundle, roster: Roster, crypto: CryptoConfig) -> ClientBundle:
+    """The bundle of a client with the keys of a roster; KeyFileError if the client is not on it."""
+    if bundle.individual_key is None:
+        raise KeyFileError("This device's folder was made before rosters carried keys: make new folders.")
+    if bundle.client not in roster.members:
+        raise KeyFileError(
+            f"Client {bundle.client} was removed from the federation by roster {roster.serial}."
+        )
+    part = roster.opened(bundle.client, bundle.individual_key)
+    renewed = bundles.from_builtins(bundles.to_builtins(bundle) | {"pk_sign": roster.members} | part, crypto)
+    assert isinstance(renewed, ClientBundle)
+    return renewed

@@ -170,13 +170,15 @@ def proposed_sums(proposal: Proposal, checks: ContributionChecks, rows: int, min
     senders: list[int] = []
     for upload, proof in zip(_verified(proposal, checks), proposal.counts, strict=True):
         theirs = upload.context
-        if (theirs.federation, theirs.round, theirs.recipient, theirs.model) != (
-            context.federation,
+        if (theirs.scope, theirs.round, theirs.recipient, theirs.model) != (
+            context.scope,
             context.round,
             SERVER,
             context.model,
         ):
-            raise ProtocolError("bad-proposal", "an upload of another federation, round or model")
+            raise ProtocolError(
+                "bad-proposal", "an upload of another federation, run, roster, round or model"
+            )
         senders.append(theirs.sender)
         commitments.add(upload.commitment)
         contributions.append(

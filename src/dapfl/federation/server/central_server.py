@@ -43,7 +43,7 @@ from dapfl.federation.protection.base import ServerSuite, rows_of
 from dapfl.federation.records import Rejection, Status
 from dapfl.federation.run_id import new_run_id
 from dapfl.federation.server.incoming import Incoming, Opened
-from dapfl.federation.server.outgoing import Deliveries, Outgoing
+from dapfl.federation.server.outgoing import Deliveries, KnownRoster, Outgoing
 from dapfl.federation.server_state.memory import ServerMemory
 from dapfl.federation.server_state.model_history import ModelHistory
 from dapfl.federation.server_state.partial_sum import Count, PartialSum
@@ -69,8 +69,10 @@ class CentralServer:
         *,
         recovery: RecoveryBuilder = SharedDecryption,
         run: bytes | None = None,
+        roster: KnownRoster | None = None,
     ) -> None:
-        """`run` is the id of the run; a fresh one unless told otherwise."""
+        """`run` is the id of the run; a fresh one unless told otherwise. `roster` is the newest one, in a
+        federation whose clients have changed."""
         run = new_run_id() if run is None else run
         self.row_bytes = suite.row_bytes
         self._federation = federation
@@ -80,10 +82,12 @@ class CentralServer:
         self._outgoing = Outgoing(federation, run, suite, self._watch)
         limit = parameters.upload_limit(suite.row_bytes)
         self._incoming = Incoming(federation, run, suite, frozenset(members), limit, self._watch)
+        self._outgoing.roster, self._incoming.roster = roster, roster.serial if roster else 0
         body = Initial(self._outgoing.context(0, EVERYONE, NO_MODEL), to_bytes(initial))
         head = self._outgoing.head(body)  # Eq. 30
         latest = parameters.initial_model(head.name, from_bytes(body.weights, parameters.size))
-        self.memory = ServerMemory(ModelHistory(parameters.relative, head, latest))
+        history = ModelHistory(parameters.relative, head, latest)
+        self.memory = ServerMemory(history, roster=self._incoming.roster)
         self.recovery = recovery(parameters, self.memory, len(members))
         self._partial_sums: dict[bytes, PartialSum] = {}  # by the model that their contributions start from
 
@@ -91,6 +95,30 @@ class CentralServer:
     def run(self) -> bytes:
         """The id of this run: what was signed in another run of the federation is not taken."""
         return self._outgoing.run
+
+    @property
+    def roster(self) -> int:
+        """The serial of the roster under which the federation works; 0 until its clients change."""
+        return self.memory.roster
+
+    @property
+    def knows_model(self) -> bool:
+        """Whether CS knows the current model, and could seal it anew."""
+        return self.memory.history.is_known
+
+    def renew(
+        self,
+        roster: KnownRoster,
+        suite: ServerSuite,
+        members: Sequence[ClientId],
+        recovery: RecoveryBuilder,
+    ) -> None:
+        """From now on these are the members and the keys. CS must know the current model."""
+        self.memory.renew(roster.serial)
+        self._suite = self._outgoing.suite = self._incoming.suite = suite
+        self._outgoing.roster, self._incoming.roster = roster, roster.serial
+        self._incoming.members = frozenset(members)
+        self.recovery = recovery(self._parameters, self.memory, len(members))
 
     @property
     def min_cohort(self) -> int:
@@ -170,10 +198,6 @@ class CentralServer:
         """Everything that leads to the current model, for clients that were restored without it."""
         return encode(Delivery(VERSION, tuple(self.recovery.parts_for(None, self._seal))))
 
-    def forget_what_clients_have(self) -> None:
-        """From now on each client is sent everything that leads to the current model."""
-        self.memory.acknowledged.clear()
-
     def _deliver(
         self, client: ClientId, orders: Sequence[_SignedOrder], kind: str, deliveries: Deliveries
     ) -> bytes:
@@ -181,9 +205,10 @@ class CentralServer:
         ledger = self.memory.ledger
         for order, signed in orders:
             ledger.note_order(client, digest(signed.body), order)
-        models: list[Signed] = []
+        known = self.memory.acknowledged.get(client)
+        models = self._outgoing.membership(self.round) if known is None else []
         if kind != "proposal":  # a member need not have the model that the proposal is about
-            models = self.recovery.parts_for(self.memory.acknowledged.get(client), self._seal)
+            models = models + self.recovery.parts_for(known, self._seal)
         message, name = deliveries.pack([*models, *(signed for _, signed in orders)])
         ledger.note_delivery(client, name, kind)
         return message
@@ -321,7 +346,7 @@ class CentralServer:
         kind = self.memory.ledger.take_refusal(sender, refusal.answers)
         if kind == "call":
             self.memory.ledger.fail(sender, refusal.reason)
-        if refusal.reason == "unknown-model":
+        if refusal.reason in ("unknown-model", "unknown-roster"):
             self.memory.acknowledged.pop(sender, None)
         self.recovery.take_refusal(sender, refusal.reason)
 
@@ -387,5 +412,7 @@ class CentralServer:
     def restore(self, state: bytes) -> None:
         """Goes on from a saved state."""
         run, recovery = self.memory.restore(state, self._federation, self._parameters.size)
+        if self.memory.roster != self._incoming.roster:
+            raise ProtocolError("bad-state", f"the saved state is of roster {self.memory.roster}")
         self._outgoing.run = self._incoming.run = run
         self.recovery.restore(recovery)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from dapfl.errors import ProtocolError
 from dapfl.federation.messages import (
-    FEDERATION_BYTES,
     ClientBody,
     Delivery,
     RecoveryAnswer,
@@ -37,9 +36,10 @@ class Incoming:
         watch: Stopwatch,
     ) -> None:
         self.run = run
+        self.suite = suite
+        self.members = members
+        self.roster = 0
         self._federation = federation
-        self._suite = suite
-        self._members = members
         self._limit = limit
         self._watch = watch
 
@@ -57,7 +57,7 @@ class Incoming:
             deliveries = self._deliveries(messages, results)
         parts = [(index, signed) for index, delivery in deliveries.items() for signed in delivery.parts]
         with self._watch.phase("verify"):
-            problems = self._suite.verify_each(
+            problems = self.suite.verify_each(
                 [(messages[index][0], signed.body, signed.signature) for index, signed in parts]  # Eq. 38
             )
         for (index, signed), problem in zip(parts, problems, strict=True):
@@ -83,7 +83,7 @@ class Incoming:
             except ProtocolError as error:
                 results[index] = error
         deliveries: dict[int, Delivery] = {}
-        for index, opened in zip(sealed, self._suite.open_each(list(sealed.values())), strict=True):  # Eq. 37
+        for index, opened in zip(sealed, self.suite.open_each(list(sealed.values())), strict=True):  # Eq. 37
             try:
                 if isinstance(opened, ProtocolError):
                     raise opened
@@ -94,7 +94,7 @@ class Incoming:
 
     def _box(self, sender: ClientId, data: bytes) -> bytes:
         sealed = decode_sealed(data, self._limit)
-        if sender not in self._members:
+        if sender not in self.members:
             raise ProtocolError("unknown-sender", f"{sender} is not a member of this federation")
         if sealed.sender != sender:
             raise ProtocolError("wrong-sender", f"{sender} sends in the name of {sealed.sender}")
@@ -104,7 +104,7 @@ class Incoming:
         """ProtocolError unless all bodies are from this sender to CS, in this federation and round."""
         for body in bodies:
             context = body.context
-            if context.federation[:FEDERATION_BYTES] != self._federation:
+            if context.federation != self._federation:
                 raise ProtocolError("wrong-federation")
             if context.sender != sender:
                 raise ProtocolError("wrong-sender", f"signed as {context.sender}")
@@ -112,8 +112,10 @@ class Incoming:
                 raise ProtocolError("wrong-recipient", f"for {context.recipient}")
             if isinstance(body, Refusal):
                 continue  # a client that is behind refuses in its own run and round; the hash says what
-            if context.federation != self._federation + self.run:
+            if context.run != self.run:
                 raise ProtocolError("wrong-run", "of another run with the same keys")
+            if context.roster != self.roster:
+                raise ProtocolError("old-roster", f"under roster {context.roster}")
             last = ledger.model_round if isinstance(body, RecoveryAnswer) else ledger.round
             if not ledger.round <= context.round <= last:
                 past = context.round < ledger.round

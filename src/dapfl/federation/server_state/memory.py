@@ -20,6 +20,13 @@ class ServerMemory:
     ledger: RoundLedger = field(default_factory=lambda: RoundLedger(-1))
     acknowledged: dict[ClientId, bytes] = field(default_factory=dict)  # the last model a client had, by name
     counts: dict[ClientId, Count] = field(default_factory=dict)
+    roster: int = 0  # the serial of the roster under which the federation works now
+
+    def renew(self, roster: int) -> None:
+        """Under a new roster there are new keys: nothing encrypted under the old ones is of use any more."""
+        self.roster = roster
+        self.acknowledged, self.counts = {}, {}
+        self.history.rebase()
 
     def answer(self, sender: ClientId, body: Upload | Notice | Answer, order: SentOrder) -> None:
         """Takes the answer to an order, unless it is about another model than the current one."""
@@ -38,6 +45,7 @@ class ServerMemory:
                 history=self.history.saved_state(),
                 acknowledged=self.acknowledged,
                 counts=self.counts,
+                roster=self.roster,
                 recovery=msgspec.Raw(recovery),
             )
         )
@@ -53,6 +61,7 @@ class ServerMemory:
         self.ledger = RoundLedger(saved.round, closed=True)
         self.history.restore(saved.history, size)
         self.acknowledged, self.counts = saved.acknowledged, saved.counts
+        self.roster = saved.roster
         return saved.run, bytes(saved.recovery)
 
 
@@ -66,3 +75,9 @@ class _Saved(msgspec.Struct, frozen=True):
     history: SavedHistory = msgspec.field(name="lineage")
     recovery: msgspec.Raw = msgspec.field(name="commitments")
     run: bytes = b""
+    roster: int = 0
+
+
+def roster_in(state: bytes) -> int:
+    """The serial of the roster in a saved state of CS."""
+    return msgspec.msgpack.decode(state, type=_Saved).roster

@@ -13,7 +13,7 @@ import msgspec
 
 from dapfl.arrays import Vector
 from dapfl.federation.global_model.models import GlobalModel, from_bytes, to_bytes
-from dapfl.federation.messages import Signed
+from dapfl.federation.messages import NO_MODEL, Signed
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,14 @@ class ModelHistory:
         self.head = self.before
         return True
 
+    def rebase(self) -> None:
+        """Clients can decrypt earlier aggregates no more: from now on they are sent the current model itself,
+        which CS must know. (W(0) is no secret, and stays as it was signed.)"""
+        assert self.is_known, "only a model that CS knows can be sealed anew"
+        if self.head.parent != NO_MODEL:
+            self.snapshot, self.chain = self.latest, []
+        self.before, self._sealed = self.head, None
+
     def learn(self, weights: Vector, memory: Vector) -> None:
         """CS has come to know the current model."""
         previous = self.latest.weights if self.latest.name == self.head.parent else None
@@ -67,7 +75,8 @@ class ModelHistory:
 
     def parts_for(self, known: bytes | None, seal: Callable[[GlobalModel], Signed]) -> list[Signed]:
         """What a client needs that has the model called `known`: the head, or everything that leads to it."""
-        if not self.relative or known in (self.head.name, self.head.parent):
+        rebased = self.snapshot is not None and self.snapshot.name == self.head.name
+        if known in (self.head.name, self.head.parent) or not (self.relative or rebased):
             return [self.head.signed]
         steps = [head.signed for head in self.chain]
         if self.snapshot is None:

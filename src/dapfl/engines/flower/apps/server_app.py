@@ -7,7 +7,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from dapfl.engines.flower.apps.bridge import serve
 from dapfl.engines.flower.apps.transport import FlowerTransport, lookup_by_key
-from dapfl.engines.flower.deployment.folders import ServerFolder
+from dapfl.engines.flower.deployment.folders import NodeKeys, ServerFolder
 
 app = ServerApp()
 
@@ -16,4 +16,4 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Connects Flower's `Grid` to the run; `folder` in the run config is the server's folder."""
     folder = ServerFolder(Path(str(context.run_config["folder"])))
-    serve(folder.bridge, FlowerTransport(grid, lookup_by_key(folder.node_keys())))
+    serve(folder.bridge, FlowerTransport(grid, lookup_by_key(NodeKeys(folder))))

@@ -54,11 +54,12 @@ def transfer_seconds(message: Message) -> float:
     return max(0.0, time.time() - message.metadata.created_at)
 
 
-def lookup_by_key(keys: Mapping[bytes, ClientId]) -> NodeLookup:
-    """Tells clients apart by the node keys that the SuperLink has authenticated."""
+def lookup_by_key(keys: Callable[[], Mapping[bytes, ClientId]]) -> NodeLookup:
+    """Tells clients apart by the node keys that the SuperLink has authenticated, as they are now."""
 
     def lookup(grid: Grid) -> dict[ClientId, int]:
-        nodes = ((keys.get(node.public_key), node.node_id) for node in grid.get_nodes())
+        known = keys()
+        nodes = ((known.get(node.public_key), node.node_id) for node in grid.get_nodes())
         return {client: node for client, node in nodes if client is not None}
 
     return lookup

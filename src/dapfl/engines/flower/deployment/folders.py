@@ -90,6 +90,22 @@ class ServerFolder:
         return found
 
 
+class NodeKeys:
+    """The node keys in the server's folder as they are now: `dapfl deploy update` changes them."""
+
+    def __init__(self, folder: ServerFolder) -> None:
+        self._folder = folder
+        self._changed = -1
+        self._keys: dict[bytes, ClientId] = {}
+
+    def __call__(self) -> dict[bytes, ClientId]:
+        """Which client each node key belongs to; the files are read again only if one has changed."""
+        changed = (self._folder.path / "nodes").stat().st_mtime_ns  # every file in it is replaced, not edited
+        if changed != self._changed:
+            self._keys, self._changed = self._folder.node_keys(), changed
+        return self._keys
+
+
 @dataclass(frozen=True)
 class ClientFolder:
     """The folder of one client."""

@@ -2,10 +2,12 @@
 
 The KDC's own file, `kdc.keys`, stays with `authority.key` in the deployment's directory. A change makes the
 next `update-001/` there: the folder of the newcomer, and `server.update`, which `dapfl deploy update` applies
-to the server's folder.
+to the server's folder. The others get their new keys with the roster, which CS sends them with its next call.
 """
 
 import json
+import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dapfl.config import RunConfig
+from dapfl.config import CryptoConfig
 from dapfl.crypto import keyfile
 from dapfl.engines.flower.deployment import certificates, prepare
 from dapfl.engines.flower.deployment.folders import (
@@ -24,13 +26,22 @@ from dapfl.engines.flower.deployment.folders import (
     write,
 )
 from dapfl.errors import ConfigError, KeyFileError
+from dapfl.federation.global_model.parameters import MOST_ROSTER_BYTES
 from dapfl.federation.keys import bundles, kdc
-from dapfl.federation.keys.bundles import ClientBundle, ServerBundle, bundle_path, load_bundle
-from dapfl.federation.keys.roster import ROSTER, Roster, SignedRoster, admission_path
+from dapfl.federation.keys.bundles import (
+    ClientBundle,
+    DecryptionKeys,
+    ServerBundle,
+    bundle_path,
+    load_server_bundle,
+)
+from dapfl.federation.keys.roster import INDIVIDUAL_KEY_BYTES, Roster, SignedRoster, part_of
+from dapfl.federation.keys.updates import Enrolment, ServerPart, ServerRosters, ServerUpdate
+from dapfl.federation.participants import smallest_cohort
 from dapfl.federation.transport import ClientId
 
 KDC = "kdc.keys"
-_FORMAT, _VERSION = "dapfl-kdc", 1
+_FORMAT, _VERSION = "dapfl-kdc", 2
 
 
 class KdcFile(Struct, frozen=True, kw_only=True):
@@ -46,17 +57,14 @@ class KdcFile(Struct, frozen=True, kw_only=True):
     port: int
     home: str
     roster: Roster
+    individual_keys: dict[ClientId, str]  # by which it sends each client new keys
+    committee: tuple[ClientId, ...] = ()  # who decrypts, if not everybody
     next_client: ClientId
 
 
-class ServerUpdate(Struct, frozen=True, kw_only=True):
-    """What the server is given."""
-
-    format: str = "dapfl-server-update"
-    version: int = _VERSION
-    roster: bytes
-    keys: dict[ClientId, str] = {}
-    nodes: dict[ClientId, bytes] = {}
+class _Head(Struct, frozen=True):
+    format: str
+    version: int
 
 
 @dataclass(frozen=True)
@@ -69,12 +77,20 @@ class Change:
 
 
 def keep(
-    path: Path, place: prepare.Place, settings: ClientSettings, server: ServerBundle, client: ClientBundle
-) -> ServerBundle:
-    """Makes the KDC's file in a new deployment; returns the server's bundle, which can verify rosters."""
+    path: Path,
+    place: prepare.Place,
+    settings: ClientSettings,
+    server: ServerBundle,
+    clients: Mapping[ClientId, ClientBundle],
+) -> tuple[ServerBundle, dict[ClientId, ClientBundle]]:
+    """Makes the KDC's file in a new deployment; returns the bundles with what a change needs."""
     (key,) = kdc.generate_more(1, settings.run.crypto)
-    members = {each: keyfile.to_text(public) for each, public in server.pk_sign.items()}
-    newcomer = replace(client, pk_sign={}, share=None)
+    individual = {client: secrets.token_bytes(INDIVIDUAL_KEY_BYTES) for client in clients}
+    able = {
+        client: replace(bundle, pk_kdc_sign=key.public_key, individual_key=individual[client])
+        for client, bundle in clients.items()
+    }
+    newcomer = replace(able[min(able)], pk_sign={}, share=None, individual_key=None)
     file = KdcFile(
         sk_kdc_sign=keyfile.to_text(key),
         newcomer=bundles.to_builtins(newcomer),
@@ -82,18 +98,19 @@ def keep(
         host=place.host,
         port=place.port,
         home=str(place.home),
-        roster=Roster(server.federation, 0, members),
+        roster=Roster(server.federation, 0, {i: keyfile.to_text(each) for i, each in server.pk_sign.items()}),
+        individual_keys={client: secret.hex() for client, secret in individual.items()},
+        committee=server.committee.members if server.committee else (),
         next_client=max(server.pk_sign) + 1,
     )
     _save(path, file)
-    return replace(server, pk_kdc_sign=key.public_key)
+    return replace(server, pk_kdc_sign=key.public_key), able
 
 
 def add(path: Path) -> Change:
     """A folder for one more client."""
     file = _load(path)
     run = file.settings.run
-    _refuse_committee(run)
     if run.partition != "own":
         raise ConfigError(
             "In this deployment every device has its share of a common data set, by its number: there is "
@@ -110,7 +127,6 @@ def add(path: Path) -> Change:
 def replace_client(path: Path, client: ClientId) -> Change:
     """A folder with new keys for a client whose device is lost; the old keys become worthless."""
     file = _load(path)
-    _refuse_committee(file.settings.run)
     _check_member(file, client)
     return _admit(path, file, client)
 
@@ -121,90 +137,90 @@ def remove(path: Path, client: ClientId) -> Change:
     _check_member(file, client)
     run = file.settings.run
     left = len(file.roster.members) - 1
-    if left < run.min_cohort:
-        raise ConfigError(f"{left} clients would be left, and a round needs {run.min_cohort}.")
-    if run.crypto.decryption == "committee":
-        size, threshold = kdc.committee_of(run.clients, run.crypto)
-        members = [each for each in range(1, size + 1) if each in file.roster.members and each != client]
-        if len(members) < threshold:
-            raise ConfigError(
-                f"Client {client} is on the committee: without it only {len(members)} members are left, and "
-                f"{threshold} must decrypt together. Make a new deployment without this client."
-            )
-    roster = file.roster.without(client)
-    update = ServerUpdate(roster=_signed(file, roster))
-    return _finish(path, msgspec.structs.replace(file, roster=roster), client, update)
+    needed = smallest_cohort(run.crypto, run.clients, run.min_cohort, run.per_round)
+    if left < needed:
+        raise ConfigError(f"{left} clients would be left, and a round needs {needed}.")
+    return _change(path, file, file.roster.without(client), client)
 
 
-def apply(server: ServerFolder, update_file: Path, crypto_small: bool = False) -> Roster:
+def apply(server: ServerFolder, update_file: Path, crypto: CryptoConfig) -> Enrolment:
     """Brings the server's folder up to date; KeyFileError unless the KDC has signed the update."""
-    try:
-        update = msgspec.msgpack.decode(update_file.read_bytes(), type=ServerUpdate)
-    except (OSError, msgspec.MsgspecError):
-        raise KeyFileError(f"{update_file} is not an update of 'dapfl deploy'.") from None
-    bundle = load_bundle(bundle_path(server.path, None), allow_insecure_small_keys=crypto_small)
-    if not isinstance(bundle, ServerBundle) or bundle.pk_kdc_sign is None:
-        raise KeyFileError(f"{server.path} is not the server's folder of a deployment that can change.")
-    roster = SignedRoster.from_bytes(update.roster).verified(bundle.pk_kdc_sign, bundle.federation)
-    current = server.path / ROSTER
-    if current.exists():
-        old = SignedRoster.from_bytes(current.read_bytes()).verified(bundle.pk_kdc_sign, bundle.federation)
-        if roster.serial != old.serial + 1:
-            raise KeyFileError(
-                f"This is update {roster.serial}, and the server has {old.serial}: apply them in their order."
-            )
-    elif roster.serial != 1:
-        raise KeyFileError(
-            f"This is update {roster.serial}: apply the updates in their order, from the first."
-        )
-    (server.path / "admitted").mkdir(mode=0o700, exist_ok=True)
-    for client, key in update.keys.items():
-        write(admission_path(server.path, client), key.encode(), private=True)
-    for client, public in update.nodes.items():
+    update = ServerUpdate.read(update_file)
+    small = crypto.allow_insecure_small_keys
+    bundle = load_server_bundle(bundle_path(server.path, None), allow_insecure_small_keys=small)
+    enrolment = ServerRosters(server.path, bundle, crypto).add(update)
+    for client, public in update.server.nodes.items():
         write(server.node_key(client), public)
-    write(current, update.roster)  # last: until it is there, the server is as it was
     for node in (server.path / "nodes").glob("client-*.pub"):
-        if int(node.stem.rpartition("-")[2]) not in roster.members:
-            node.unlink()  # so that the SuperLink of this folder is not asked to let it in
-    return roster
+        if int(node.stem.rpartition("-")[2]) not in enrolment.members:
+            node.unlink()
+    return enrolment
 
 
 # Parts -----------------------------------------------------------------------------------------
 
 
 def _admit(path: Path, file: KdcFile, client: ClientId) -> Change:
+    """A folder for a client with new keys of its own, and the roster with them."""
     crypto = file.settings.run.crypto
     enc, sign = kdc.generate_more(2, crypto)
-    roster = file.roster.with_client(client, sign.public_key)
-    common = bundles.from_builtins(file.newcomer, crypto)
-    assert isinstance(common, ClientBundle)
-    members = {
-        each: keyfile.public_from_text(
-            text, engine="auto", allow_insecure_small_keys=crypto.allow_insecure_small_keys
-        )
-        for each, text in roster.members.items()
-    }
-    bundle = replace(common, client=client, pk_i_enc=enc.public_key, sk_i_sign=sign, pk_sign=members)
-    folder = ClientFolder(_update_path(path, roster) / client_name(client))
+    individual = secrets.token_hex(INDIVIDUAL_KEY_BYTES)
+    file = msgspec.structs.replace(file, individual_keys={**file.individual_keys, client: individual})
     node = certificates.make_node_key(client_name(client))
-    place = prepare.Place(file.host, file.port, PurePosixPath(file.home))
-    authority = (path / "ca.crt").read_bytes()
-    settings = msgspec.structs.replace(file.settings, client=client)
-    kept = path / "files"
-    files = {str(each.relative_to(kept)): each.read_bytes() for each in kept.rglob("*") if each.is_file()}
-    prepare.write_client_folder(folder, settings, bundle, place, files, authority, node)
-    update = ServerUpdate(
-        roster=_signed(file, roster), keys={client: keyfile.to_text(enc)}, nodes={client: node.public}
-    )
-    return _finish(path, msgspec.structs.replace(file, roster=roster), client, update)
+    roster = file.roster.with_client(client, sign.public_key)
+    own = {
+        "client": client,
+        "pk_i_enc": keyfile.to_text(enc.public_key),
+        "sk_i_sign": keyfile.to_text(sign),
+        "individual_key": individual,
+        "pk_sign": roster.members,
+    }
+
+    def write_folder(keys: DecryptionKeys) -> None:
+        bundle = bundles.from_builtins(file.newcomer | own | part_of(client, keys), crypto)
+        assert isinstance(bundle, ClientBundle)
+        folder = ClientFolder(_update_path(path, roster) / client_name(client))
+        place = prepare.Place(file.host, file.port, PurePosixPath(file.home))
+        settings = msgspec.structs.replace(file.settings, client=client)
+        kept = path / "files"
+        files = {str(each.relative_to(kept)): each.read_bytes() for each in kept.rglob("*") if each.is_file()}
+        authority = (path / "ca.crt").read_bytes()
+        prepare.write_client_folder(folder, settings, bundle, place, files, authority, node)
+
+    keys, nodes = {client: keyfile.to_text(enc)}, {client: node.public}
+    return _change(path, file, roster, client, keys, nodes, write_folder)
 
 
-def _finish(path: Path, file: KdcFile, client: ClientId, update: ServerUpdate) -> Change:
-    place = _update_path(path, file.roster)
+def _change(
+    path: Path,
+    file: KdcFile,
+    roster: Roster,
+    client: ClientId,
+    keys: Mapping[ClientId, str] = {},
+    nodes: Mapping[ClientId, bytes] = {},
+    write_folder: Callable[[DecryptionKeys], None] = lambda _: None,
+) -> Change:
+    """The next roster, with new decryption keys for everyone who is on it, and for nobody else."""
+    run = file.settings.run
+    seats = [each for each in file.committee if each in roster.members]
+    ids = [*seats, *(each for each in roster.members if each not in seats)]
+    # A committee that grew would need larger cohorts than the devices ask for in their settings.
+    decryption = kdc.make_decryption_keys(ids, min(len(ids), run.clients), run.crypto)
+    part = ServerPart.of(decryption, keys, nodes)
+    individual = {each: bytes.fromhex(file.individual_keys[each]) for each in roster.members}
+    roster = msgspec.structs.replace(roster.with_keys(decryption, individual), server=part.digest)
+    signed = _signed(file, roster)
+    if len(signed) > MOST_ROSTER_BYTES:
+        raise ConfigError(f"A roster of {len(roster.members)} clients is too large to travel.")
+    place = _update_path(path, roster)
     place.mkdir(mode=0o700, exist_ok=True)
-    write(place / "server.update", msgspec.msgpack.encode(update), private=True)
-    _save(path, file)  # last: an interrupted change leaves the KDC as it was
-    return Change(place, client, file.roster.serial)
+    write_folder(decryption)
+    write(place / "server.update", ServerUpdate(roster=signed, server=part).to_bytes(), private=True)
+    # Last: an interrupted change leaves the KDC as it was.
+    kept = msgspec.structs.replace(roster, sealed={})
+    committee = decryption.committee.members if decryption.committee else ()
+    _save(path, msgspec.structs.replace(file, roster=kept, committee=committee))
+    return Change(place, client, roster.serial)
 
 
 def _update_path(path: Path, roster: Roster) -> Path:
@@ -223,21 +239,20 @@ def _check_member(file: KdcFile, client: ClientId) -> None:
         raise ConfigError(f"There is no client {client} in this federation: its clients are {there}.")
 
 
-def _refuse_committee(run: RunConfig) -> None:
-    if run.crypto.decryption == "committee":
-        raise ConfigError(
-            "With decryption by a committee, members check contributions by the keys in their own folders, "
-            "and would not know a newcomer's: make a new deployment (dapfl deploy init)."
-        )
-
-
 def _save(path: Path, file: KdcFile) -> None:
     write(path / KDC, json.dumps(msgspec.to_builtins(file)).encode() + b"\n", private=True)
 
 
 def _load(path: Path) -> KdcFile:
     try:
-        file = msgspec.json.decode((path / KDC).read_bytes(), type=KdcFile)
+        content = (path / KDC).read_bytes()
+        head = msgspec.json.decode(content, type=_Head)
+        if (head.format, head.version) != (_FORMAT, _VERSION):
+            raise KeyFileError(
+                f"{path / KDC} is of another version of Dap-FL (it has format {head.version}, this one reads "
+                f"{_VERSION}): use the version that made it."
+            )
+        return msgspec.json.decode(content, type=KdcFile)
     except OSError as error:
         raise KeyFileError(
             f"{path / KDC} cannot be read: {error.strerror}. Clients are admitted and removed where "
@@ -245,6 +260,3 @@ def _load(path: Path) -> KdcFile:
         ) from None
     except msgspec.MsgspecError:
         raise KeyFileError(f"{path / KDC} is damaged: restore it from a backup.") from None
-    if (file.format, file.version) != (_FORMAT, _VERSION):
-        raise KeyFileError(f"{path / KDC} is of another version of Dap-FL: use that version.")
-    return file

@@ -6,7 +6,7 @@ scripts and as systemd units. docs/deployment.md is the guide.
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from textwrap import dedent
 
@@ -79,10 +79,10 @@ def prepare(
     server = deployment.server
     write(server.path / "config.toml", to_toml(config))
     if keys.server is not None:
-        first = keys.clients[min(keys.clients)]
-        assert first is not None
-        settings = ClientSettings(client=min(keys.clients), run=config, policy=policy)
-        able = membership.keep(path, place, settings, keys.server, first)
+        bundles = {client: bundle for client, bundle in keys.clients.items() if bundle is not None}
+        settings = ClientSettings(client=min(bundles), run=config, policy=policy)
+        able, bundles = membership.keep(path, place, settings, keys.server, bundles)
+        keys = replace(keys, server=able, clients=bundles)
         save_bundle(bundle_path(server.path, None), able)
         write(path / "ca.crt", server.authority.read_bytes())
         (path / "files").mkdir(mode=0o700)
@@ -246,7 +246,7 @@ def _readme(place: Place, clients: list[ClientId]) -> str:
             dapfl deploy add .                one more client: a folder for it, server.update for the server
             dapfl deploy replace . CLIENT     a lost device: a folder with new keys, server.update
             dapfl deploy remove . CLIENT      server.update only
-            server:  dapfl deploy update FOLDER server.update, then go on with dapfl run --resume
+            server:  dapfl deploy update FOLDER server.update; the others get the roster with the next round
 
         There is a systemd unit for each program that keeps running. The full guide is docs/deployment.md in
         Dap-FL's documentation.

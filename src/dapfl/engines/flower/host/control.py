@@ -32,6 +32,8 @@ folder = ""
 """
 }
 
+_NODE_NAME = "dapfl client "
+
 
 class Control:
     """A SuperLink's control API."""
@@ -40,14 +42,19 @@ class Control:
         self._client = client
 
     def register(self, keys: Mapping[bytes, ClientId]) -> None:
-        """Registers those of these node keys that the SuperLink does not know yet."""
-        from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
+        """Registers these node keys, as far as the SuperLink does not know them yet. A node of ours that has
+        no key among them is not let in any more."""
+        from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
 
         nodes = self._call("list its nodes", self._client.ListNodes, ListNodesRequest()).nodes_info
-        known = {node.public_key for node in nodes if node.status != "unregistered"}
+        known = {node.public_key: node for node in nodes if node.status != "unregistered"}
+        for key, node in known.items():
+            if key not in keys and node.name.startswith(_NODE_NAME):
+                request = UnregisterNodeRequest(node_id=node.node_id)
+                self._call(f"remove {node.name}", self._client.UnregisterNode, request)
         for key, client in keys.items():
             if key not in known:
-                request = RegisterNodeRequest(public_key=key, name=f"dapfl client {client}")
+                request = RegisterNodeRequest(public_key=key, name=f"{_NODE_NAME}{client}")
                 self._call(f"register client {client}", self._client.RegisterNode, request)
 
     def start(self, folder: ServerFolder) -> int:

@@ -16,7 +16,7 @@ from dapfl.config import PolicyConfig, RunConfig
 from dapfl.console import err
 from dapfl.engines.flower.apps.bridge import Bridge
 from dapfl.engines.flower.deployment import programs
-from dapfl.engines.flower.deployment.folders import ClientSettings, Deployment, ServerFolder, create
+from dapfl.engines.flower.deployment.folders import ClientSettings, Deployment, NodeKeys, ServerFolder, create
 from dapfl.engines.flower.host.control import Control, connect
 from dapfl.engines.flower.host.processes import Program, accepts_connections, free_ports, stop, wait_until
 from dapfl.errors import TransportError
@@ -44,6 +44,8 @@ class FlowerEngine:
         self._control: Control
         self._bridge: Bridge
         self._address = ""
+        self._node_keys = NodeKeys(server)
+        self._registered: dict[bytes, ClientId] = {}
         self._programs: list[Program] = []  # without which the run cannot continue
         self._nodes: dict[ClientId, Program] = {}  # which are started again when they die
         self._stack = contextlib.ExitStack()
@@ -92,7 +94,9 @@ class FlowerEngine:
         return self._bridge.exchange(messages, timeout, arrived)
 
     def await_clients(self, clients: Sequence[ClientId], least: int, limit: float) -> None:
-        """Returns once at least so many of these clients are online; TransportError after `limit` seconds."""
+        """Returns once at least so many of these clients are online, or others have taken their places;
+        TransportError after `limit` seconds."""
+        self._register()
         deadline = time.monotonic() + limit
         told = -math.inf
         patience = 0.0
@@ -109,6 +113,8 @@ class FlowerEngine:
                 err.print(f"Waiting: {gone}. Missing: {sorted(missing)}.", markup=False)
                 told = now
             patience = min(_LOOK_AGAIN, deadline - now)
+            if self._register():
+                return  # who takes part has changed: whoever called this will see
         if told > -math.inf:
             err.print(f"Enough clients are online again: {len(clients) - len(missing)}.", markup=False)
 
@@ -144,7 +150,17 @@ class FlowerEngine:
     def _connect(self, address: str) -> None:
         self._address = address
         self._control = self._stack.enter_context(connect(address, self._server))
-        self._control.register(self._server.node_keys())
+        self._register()
+
+    def _register(self) -> bool:
+        """Lets the nodes of new clients and devices in, and those of former ones no more; whether there were
+        any."""
+        keys = self._node_keys()
+        if keys == self._registered:
+            return False
+        self._control.register(keys)
+        self._registered = dict(keys)
+        return True
 
     def _start_nodes(self, deployment: Deployment, clients: Collection[ClientId], ports: list[int]) -> None:
         for client, port in zip(clients, ports, strict=True):
