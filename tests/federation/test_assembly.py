@@ -140,3 +140,11 @@ def test_impossible_configurations_are_named(config):
 def test_bounds_leave_room_for_every_client_that_can_be_drawn():
     assert bounds_of(RunConfig(mean_samples=600, std_samples=200)).max_samples == 1800
     assert bounds_of(RunConfig(mean_samples=10, std_samples=0, batch_size=64)).max_samples == 64
+
+
+def test_a_server_that_selects_calls_as_many_as_a_committee_decrypts(config):
+    """With 3, the minimum that was asked for, no round would ever be aggregated."""
+    chosen = override(config, {"clients": 8, "rounds": 6, "crypto.decryption": "committee"})
+    _, records = played(chosen, selection="ddpg-client")
+    assert all(record.participants >= 5 for record in records)
+    assert any(record.participants < 8 for record in records)

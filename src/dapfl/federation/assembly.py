@@ -54,14 +54,9 @@ _PAPER_MEAN, _PAPER_STD = 600.0, 200.0  # of |D_i|
 _SIGMAS = 6  # no client of a normal distribution is larger than this many deviations above the mean
 
 
-def _called(config: RunConfig) -> int:
-    """How many clients a round calls at most."""
-    return config.per_round or config.clients
-
-
 def check_numbers(config: RunConfig) -> None:
     """ConfigError if the numbers of clients do not go together; needs no data."""
-    called = _called(config)
+    called = config.per_round or config.clients  # at most
     if called > config.clients:
         raise ConfigError(f"A round cannot call {called} clients: the federation has {config.clients}.")
     if config.min_cohort > called:
@@ -71,7 +66,7 @@ def check_numbers(config: RunConfig) -> None:
         )
     if config.room is not None and config.room < config.clients:
         raise ConfigError(f"There is no room for {config.clients} clients in a federation of {config.room}.")
-    smallest_cohort(config.crypto, config.clients, config.min_cohort, called)
+    smallest_cohort(config)
 
 
 @dataclass(frozen=True)
@@ -131,7 +126,7 @@ def parameters_of(
     return PublicParameters(
         codec,
         segments,
-        smallest_cohort(config.crypto, config.clients, config.min_cohort, _called(config)),
+        smallest_cohort(config),
         step=server_step(step, learned),
         committee=has_committee(config.crypto),
     )
@@ -360,7 +355,7 @@ def build_federation(
         transport,
         evaluator.evaluate,
         clients,
-        selector=build_selector(selection, config.seed, config.min_cohort, config.per_round),
+        selector=build_selector(selection, config.seed, parameters.min_cohort, config.per_round),
         timeout=config.round_timeout,
         simulated=config.resources.source != "measured",
         before_round=before_round,

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from dapfl.config import CryptoConfig
+from dapfl.config import CryptoConfig, RunConfig
 from dapfl.crypto.envelope import envelope_named
 from dapfl.crypto.packing import VectorCodec
 from dapfl.errors import ConfigError, KeyFileError
@@ -47,14 +47,12 @@ def recovery_of(crypto: CryptoConfig, bundle: ServerBundle | None) -> RecoveryBu
     return partial(CommitteeDecryption, keys=bundle.committee)
 
 
-def smallest_cohort(crypto: CryptoConfig, clients: int, least: int, called: int | None = None) -> int:
-    """The fewest clients whose sum is decrypted, in a federation with this configuration.
-
-    `called` is how many clients a round calls, if not all of them.
-    """
-    if not has_committee(crypto):
-        return least
-    return protected_cohort(*kdc.committee_of(clients, crypto), least, called or clients)
+def smallest_cohort(config: RunConfig) -> int:
+    """The fewest clients whose sum is decrypted, in a federation with this configuration."""
+    if not has_committee(config.crypto):
+        return config.min_cohort
+    members, threshold = kdc.committee_of(config.clients, config.crypto)
+    return protected_cohort(members, threshold, config.min_cohort, config.per_round or config.clients)
 
 
 def least_cohort(bundle: ServerBundle | ClientBundle | None, least: int, clients: int) -> int:

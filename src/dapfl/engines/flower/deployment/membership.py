@@ -137,7 +137,7 @@ def remove(path: Path, client: ClientId) -> Change:
     _check_member(file, client)
     run = file.settings.run
     left = len(file.roster.members) - 1
-    needed = smallest_cohort(run.crypto, run.clients, run.min_cohort, run.per_round)
+    needed = smallest_cohort(run)
     if left < needed:
         raise ConfigError(f"{left} clients would be left, and a round needs {needed}.")
     return _change(path, file, file.roster.without(client), client)

@@ -21,6 +21,7 @@ from dapfl.engines.flower.host.control import Control, connect
 from dapfl.engines.flower.host.processes import Program, accepts_connections, free_ports, stop, wait_until
 from dapfl.errors import TransportError
 from dapfl.federation.keys.bundles import ClientBundle, bundle_path, save_bundle
+from dapfl.federation.participants import smallest_cohort
 from dapfl.federation.transport import Arrival, ClientId, Exchange
 
 _START = 120.0  # seconds that Flower's programs may take to come up on a busy machine
@@ -226,7 +227,7 @@ def open_at_superlink(
 ) -> FlowerEngine:
     """Uses the SuperLink at host:port; `folder` is the server's, as `dapfl deploy init` made it."""
     clients = members or range(1, config.clients + 1)
-    return FlowerEngine.at_superlink(address, ServerFolder(folder), clients, quorum=config.min_cohort)
+    return FlowerEngine.at_superlink(address, ServerFolder(folder), clients, quorum=smallest_cohort(config))
 
 
 class _NodeRestarter:
