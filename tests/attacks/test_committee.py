@@ -18,6 +18,7 @@ from dapfl.federation.messages import (
     contribution_binding,
     digest,
     encode,
+    make_scope,
 )
 from dapfl.federation.protection.committee import proposed_sums
 from dapfl.federation.run_id import new_run_id
@@ -86,6 +87,18 @@ def test_uploads_of_another_round_or_model_are_refused(attack):
     proposal = attack.proposal(range(1, 7))
     other = msgspec.structs.replace(proposal.context, model=digest(b"another"))
     assert attack.refusal(1, msgspec.structs.replace(proposal, context=other)) == "bad-proposal"
+
+
+def test_uploads_under_another_roster_are_refused(attack):
+    """Else a client that was removed, and its keys, would still fill a cohort."""
+    removed = attack.upload(6)
+    other = make_scope(attack.small.federation_id, attack.small.server.run, 1)
+    context = msgspec.structs.replace(removed.context, scope=other)
+    attack.uploads[6] = attack.signed_by(6, msgspec.structs.replace(removed, context=context))
+    assert attack.refusal(1, attack.proposal(range(1, 7))) == "bad-proposal"
+    proposal = attack.proposal(range(1, 6))
+    newer = msgspec.structs.replace(proposal.context, scope=other)
+    assert attack.refusal(1, msgspec.structs.replace(proposal, context=newer)) == "unknown-roster"
 
 
 def test_contributions_that_start_from_different_models_are_not_added_up(attack):
