@@ -145,7 +145,7 @@ def test_views_hold_the_numbers_of_rounds_jsonl(tmp_path):
     assert row["choices"][0]["alpha"] == pytest.approx(sum(c["alpha"] for c in strongest) / 4)
     card, client = update["clients"][4], written["clients"][4]
     assert card == {
-        **{key: client[key] for key in card if key not in ("lambda_",)},
+        **{key: client.get(key) for key in card if key != "lambda_"},
         "lambda_": client["lambda"],
     }
 

@@ -1,7 +1,7 @@
 """A deployment whose devices answer in this process: everything is real but for Flower's network."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,14 @@ class Fleet:
             self._devices[folder] = PersistentClient(lambda: build(folder), store)
         return self._devices[folder]
 
-    def await_clients(self, clients: Sequence[int], least: int, limit: float) -> None:
+    def await_clients(
+        self,
+        clients: Sequence[int],
+        least: int,
+        limit: float,
+        seen: Callable[[set[int]], object] = lambda _: None,
+    ) -> None:
+        seen(self.away.intersection(clients))
         if len(set(clients) - self.away) < least:
             raise TransportError("too few clients are online")
 

@@ -38,6 +38,7 @@ def execute(args: argparse.Namespace) -> int:
         f"{overview.setting} on {overview.task}: {overview.status}, round {overview.rounds} of {planned}",
         f"test accuracy {accuracy}; {overview.participants} contributions in the last round; "
         f"{overview.without_model} rounds without a model; {overview.rejected} messages rejected",
+        *([f"the devices that train must answer by {overview.deadline}"] if overview.deadline else []),
         "",
         f"{'client':<24}{'now':<12}{'lost for':<10}{'last in':<9}{'contributions':<15}why",
     ]
@@ -47,6 +48,15 @@ def execute(args: argparse.Namespace) -> int:
             f"{each.name:<24}{each.presence:<12}{each.lost_for or '':<10}{last:<9}{each.contributions:<15}"
             f"{each.reason or ''}".rstrip()
         )
+    if any(each.device or each.last_contact for each in overview.clients):
+        lines += ["", f"{'device of':<24}{'does':<12}{'since':<27}{'last contact':<27}dapfl"]
+    for each in overview.clients:
+        if each.device or each.last_contact:
+            doing, since = (each.device.doing, each.device.since) if each.device else ("unknown", "")
+            lines.append(
+                f"{each.name:<24}{doing:<12}{since:<27}{each.last_contact or 'never':<27}"
+                f"{each.software or 'unknown'}"
+            )
     lines += [""] + [f"ALERT: {alert}" for alert in overview.alerts] if overview.alerts else []
     lines += [""] + [f"history: {event}" for event in overview.history] if overview.history else []
     lines += ["", f"To go on: {overview.to_continue}"] if overview.to_continue else []

@@ -20,6 +20,7 @@ from dapfl.dashboard.views import (
 from dapfl.errors import RunDirectoryError
 from dapfl.federation.records import RoundRecord
 from dapfl.reporting.measures import capability_of
+from dapfl.runs.devices import Fleet, fleet_path, read_fleet
 from dapfl.runs.directory import RunDirectory
 from dapfl.runs.results import RoundsReader, in_order
 
@@ -33,6 +34,7 @@ class Update(Struct, frozen=True):
     palette: Palette
     rounds: tuple[RoundView, ...]
     clients: tuple[ClientView, ...]
+    deadline: str | None = None  # until when devices must answer
 
     def to_json(self) -> bytes:
         """The update as one line of JSON."""
@@ -54,16 +56,21 @@ class FollowedRun:
     capabilities: dict[int, float] = field(default_factory=dict)
     rounds: tuple[RoundView, ...] = ()
     last: RoundRecord | None = None
+    fleet: Fleet | None = None
 
     def update(self, after: int = 0) -> Update:
         """The rounds from number `after` on, with the clients after the last one; everything when 0."""
+        running = self.facts is not None and self.facts.status == "running"
         return Update(
             fresh=after == 0,
             problem=self.problem,
             facts=self.facts,
             palette=palette_of(self.capabilities),
             rounds=self.rounds[after:],
-            clients=tuple(client_views(self.last, self.capabilities)) if self.last else (),
+            clients=tuple(client_views(self.last, self.capabilities, self.fleet, running))
+            if self.last
+            else (),
+            deadline=self.fleet.deadline if self.fleet and running else None,
         )
 
 
@@ -85,13 +92,15 @@ class Follower:
         """Reads what has changed on the disk since the last look; never raises for what it finds there."""
         files = self._files
         # A run that is killed changes no file, but it no longer holds the lock.
-        seen = (_stamp(files.manifest_path), _stamp(files.rounds_path), files.abandoned)
+        stamps = map(_stamp, (files.manifest_path, files.rounds_path, fleet_path(self.directory)))
+        seen = (*stamps, files.abandoned)
         if seen == self._seen:
             return
         self._seen = seen
         run = replace(self.run, version=self.run.version + 1, problem=None)
         try:
             run = replace(run, facts=facts_of(self.directory, files.read_manifest()))
+            run = replace(run, fleet=read_fleet(self.directory))
             run = self._with(run, self._reader.read_new())
         except RunDirectoryError as error:
             run = replace(run, problem=self._explain(str(error)))

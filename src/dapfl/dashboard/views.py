@@ -16,6 +16,7 @@ from dapfl.config import CryptoConfig
 from dapfl.federation.keys.kdc import committee_of
 from dapfl.federation.records import ClientRecord, RoundRecord, Status
 from dapfl.reporting.palette import PHASES, STATUSES, Ink, capability_inks
+from dapfl.runs.devices import Device, Fleet
 from dapfl.runs.lost_work import by_reason
 from dapfl.runs.manifest import Manifest
 from dapfl.runs.results import resume_command
@@ -95,6 +96,9 @@ class ClientView(Struct, frozen=True):
     budget: float | None
     cost: float | None
     accuracy: float | None
+    software: str | None
+    device: Device | None = None  # in a deployment that is running
+    last_contact: str | None = None
 
 
 class Palette(Struct, frozen=True):
@@ -190,8 +194,11 @@ def _geometric_mean(values: list[float | None]) -> float | None:
     return math.exp(sum(known) / len(known)) if known else None
 
 
-def client_views(record: RoundRecord, capabilities: Mapping[int, float]) -> list[ClientView]:
+def client_views(
+    record: RoundRecord, capabilities: Mapping[int, float], fleet: Fleet | None = None, running: bool = False
+) -> list[ClientView]:
     """The cards of the clients after a round, ordered by number."""
+    devices = {device.client: device for device in fleet.devices} if fleet else {}
     order = {Status.ACCEPTED: 1, Status.UNSELECTED: 2}  # all others first: they are what one looks for
     clients = sorted(record.clients, key=lambda client: (order.get(client.status, 0), client.id))
     return [
@@ -199,9 +206,11 @@ def client_views(record: RoundRecord, capabilities: Mapping[int, float]) -> list
             **{
                 name: getattr(client, name)
                 for name in ClientView.__struct_fields__
-                if name != "capability" and hasattr(client, name)
+                if name not in ("capability", "device", "last_contact") and hasattr(client, name)
             },
             capability=capabilities.get(client.id),
+            device=devices.get(client.id) if running else None,  # nobody watches the devices of another run
+            last_contact=devices[client.id].last_contact if client.id in devices else None,
         )
         for client in sorted(clients[:MOST_CLIENTS], key=lambda client: client.id)
     ]

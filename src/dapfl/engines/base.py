@@ -3,7 +3,7 @@
 `registry` lists the engines. This module stays cheap to import, since Flower's processes pass through it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -35,9 +35,15 @@ class Engine(Transport, Protocol):
 class WaitingEngine(Protocol):
     """An engine whose clients come and go."""
 
-    def await_clients(self, clients: Sequence[ClientId], least: int, limit: float) -> None:
+    def await_clients(
+        self,
+        clients: Sequence[ClientId],
+        least: int,
+        limit: float,
+        seen: Callable[[set[ClientId]], object] = lambda _: None,
+    ) -> None:
         """Returns once at least so many of these clients are online, or others have taken their places;
-        TransportError after `limit` seconds."""
+        TransportError after `limit` seconds. `seen` is told who is missing, at every look."""
 
 
 class Deployed(Struct, frozen=True):

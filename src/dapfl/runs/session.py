@@ -20,7 +20,7 @@ from dapfl import __version__
 from dapfl.arrays import Vector
 from dapfl.config import RunConfig, override, parse, relocated
 from dapfl.console import progress
-from dapfl.engines.base import Deployed, Engine, WaitingEngine
+from dapfl.engines.base import Deployed, Engine
 from dapfl.engines.registry import ENGINES, EngineSetup
 from dapfl.errors import ConfigError, DapflError, NothingLearned, RunDirectoryError, StorageError
 from dapfl.federation.assembly import build_federation, check
@@ -36,6 +36,7 @@ from dapfl.learning.inputs import without_idle_scaling
 from dapfl.learning.runtime import task_runtime
 from dapfl.learning.tasks import get_task
 from dapfl.runs.description import describe
+from dapfl.runs.devices import FleetWatch
 from dapfl.runs.directory import Checkpoint, Restored, RunDirectory, records_hash
 from dapfl.runs.fingerprint import config_hash, differences
 from dapfl.runs.logs import open_logs
@@ -147,6 +148,7 @@ class Session:
         self._fresh = fresh
         self._stack = ExitStack()
         self._federation: Federation | None = None
+        self._fleet: FleetWatch | None = None
         self._deployed = directory.read_manifest().deployment
 
     @property
@@ -176,7 +178,9 @@ class Session:
             keys = self._keys()
             engine = self._engine = self._open_engine(keys)
             stack.callback(engine.close)
-            self._federation = self._build_federation(engine, keys)
+            if self._engine_kind.keeps_client_state:  # the clients are on devices of their own
+                self._fleet = FleetWatch(engine, self.path)
+            self._federation = self._build_federation(self._fleet or engine, keys)
             self._logs = stack.enter_context(open_logs(self.config, self.path))
             self._stack = stack.pop_all()
 
@@ -285,9 +289,8 @@ class Session:
 
     def _await_clients(self, clients: Sequence[ClientId], least: int) -> None:
         """Where clients come and go, a round begins only when enough of them are there."""
-        engine = self._engine
-        if isinstance(engine, WaitingEngine):
-            engine.await_clients(clients, least, self.config.wait)
+        if self._fleet is not None:
+            self._fleet.await_clients(clients, least, self.config.wait)
 
     def _new_run(self) -> bytes | None:
         """The id of a new run with the keys of a deployment, which may have served other runs."""

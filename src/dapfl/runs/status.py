@@ -4,15 +4,18 @@ All of it is read from the run directory, so looking never disturbs a run.
 """
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Literal
 
 from msgspec import Struct
 
 from dapfl.federation.records import RoundRecord, Status
+from dapfl.runs.devices import Device, Fleet, read_fleet
 from dapfl.runs.lost_work import by_reason, explain, reason_of, rounds_without_model
 from dapfl.runs.results import Run, resume_command
 
 ALERT_AFTER = 3  # rounds in a row in which a client is lost
+ALERT_SECONDS = 600  # for which a device is gone
 Presence = Literal["in", "lost", "not called", "removed"]
 
 
@@ -27,6 +30,9 @@ class ClientStatus(Struct, frozen=True):
     last_in: int | None  # the last round that has a contribution of this client
     contributions: int
     alert: str | None
+    software: str | None = None  # the version that its device reports
+    device: Device | None = None  # in a deployment, while the run is running
+    last_contact: str | None = None
 
 
 class RunOverview(Struct, frozen=True):
@@ -47,12 +53,17 @@ class RunOverview(Struct, frozen=True):
     alerts: tuple[str, ...]
     history: tuple[str, ...]
     to_continue: str | None
+    deadline: str | None = None  # until when the devices that train now must have answered
 
 
 def overview_of(run: Run) -> RunOverview:
     """What the records of a run say about it."""
     manifest, rounds = run.manifest, run.rounds
-    clients = tuple(_client(run, client) for client in _clients(run))
+    fleet = read_fleet(run.path) or Fleet("")
+    devices = {device.client: device for device in fleet.devices}
+    running = manifest.status == "running"  # else nobody watches the devices
+    everyone = sorted({*_clients(run), *devices})
+    clients = tuple(_client(run, client, devices.get(client), running) for client in everyone)
     alerts = [client.alert for client in clients if client.alert]
     if manifest.status == "failed":
         alerts.insert(0, "nothing was ever aggregated: there is no trained model")
@@ -74,6 +85,7 @@ def overview_of(run: Run) -> RunOverview:
         alerts=tuple(alerts),
         history=tuple(f"{event.at} {event.what}" for event in manifest.history),
         to_continue=resume_command(run.path) if manifest.status == "stopped" else None,
+        deadline=fleet.deadline if running else None,
     )
 
 
@@ -86,9 +98,9 @@ def _clients(run: Run) -> list[int]:
     return sorted(found)
 
 
-def _client(run: Run, client: int) -> ClientStatus:
+def _client(run: Run, client: int, device: Device | None, running: bool) -> ClientStatus:
     seen = [(row.round, _status_in(row, client)) for row in run.rounds]
-    now = seen[-1][1]
+    now = seen[-1][1] if seen else Status.UNSELECTED
     taken = [t for t, status in seen if status == Status.ACCEPTED]
     called = [(t, status) for t, status in seen if status not in (None, Status.UNSELECTED)]
     lost_for = 0
@@ -96,16 +108,35 @@ def _client(run: Run, client: int) -> ClientStatus:
         if status == Status.ACCEPTED:
             break
         lost_for += 1
-    presence: Presence = "removed" if now is None else "lost" if lost_for else "in" if taken else "not called"
+    removed = now is None and device is None  # a newcomer is watched before it is first called
+    presence: Presence = "removed" if removed else "lost" if lost_for else "in" if taken else "not called"
     last = called[-1][1] if called else None
     reason = reason_of(last) if lost_for and last is not None else None
     name = run.manifest.client_name(client)
     alert = None
     if presence == "lost" and reason and lost_for >= ALERT_AFTER:
         alert = f"{name} has been lost for {lost_for} rounds ({reason}): {explain(reason).remedy}"
+    elif device is not None and running and device.doing == "gone" and _age(device.since) >= ALERT_SECONDS:
+        alert = f"{name} has been gone since {device.since}: {explain('offline').remedy}"
+    reports = (each.software for row in reversed(run.rounds) for each in row.clients if each.id == client)
     return ClientStatus(
-        client, name, presence, reason, lost_for, taken[-1] if taken else None, len(taken), alert
+        client=client,
+        name=name,
+        presence=presence,
+        reason=reason,
+        lost_for=lost_for,
+        last_in=taken[-1] if taken else None,
+        contributions=len(taken),
+        alert=alert,
+        software=next((version for version in reports if version), None),
+        device=device if running else None,
+        last_contact=device.last_contact if device is not None else None,
     )
+
+
+def _age(moment: str) -> float:
+    """The seconds that have passed since."""
+    return (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()
 
 
 def _status_in(row: RoundRecord, client: int) -> Status | None:
@@ -145,6 +176,36 @@ def metrics_of(run: Run) -> str:
             [(_label("client", str(each.client)), each.lost_for) for each in overview.clients],
         ),
         *_metric(
+            "device_connected",
+            "gauge",
+            "Whether a device is connected or trains.",
+            [
+                (_label("client", str(each.client)), each.device.doing in ("connected", "training"))
+                for each in overview.clients
+                if each.device is not None
+            ],
+        ),
+        *_metric(
+            "device_last_contact_seconds",
+            "gauge",
+            "When a device was last heard of, in seconds since 1970.",
+            [
+                (_label("client", str(each.client)), datetime.fromisoformat(each.last_contact).timestamp())
+                for each in overview.clients
+                if each.last_contact is not None
+            ],
+        ),
+        *_metric(
+            "device_info",
+            "gauge",
+            "The software of a device.",
+            [
+                (f'{{client="{each.client}",software="{each.software}"}}', 1)
+                for each in overview.clients
+                if each.software is not None
+            ],
+        ),
+        *_metric(
             "seconds_total",
             "counter",
             "Time by phase.",
@@ -167,7 +228,7 @@ def metrics_of(run: Run) -> str:
 def _metric(
     name: str, kind: str, words: str, samples: Iterable[tuple[str, float | bool | None]]
 ) -> list[str]:
-    known = [f"dapfl_{name}{label} {float(value):g}" for label, value in samples if value is not None]
+    known = [f"dapfl_{name}{label} {float(value):.15g}" for label, value in samples if value is not None]
     return [f"# HELP dapfl_{name} {words}", f"# TYPE dapfl_{name} {kind}", *known] if known else []
 
 

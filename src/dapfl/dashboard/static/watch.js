@@ -89,6 +89,7 @@
     state.facts = update.facts;
     state.palette = update.palette;
     state.clients = update.clients;
+    state.deadline = update.deadline;
     const early = update.facts && !state.rounds.length ? "The run has started; its first round is not complete yet." : "";
     const problem = at("problem");
     problem.textContent = update.problem || early;
@@ -415,7 +416,7 @@
       '<div class="track"><span class="cost"></span><span class="limit"></span></div></div>' +
       "<dl class='numbers'><div><dt>η</dt><dd class='eta'></dd></div><div><dt>α</dt><dd class='alpha'></dd></div>" +
       "<div><dt>λ</dt><dd class='lambda'></dd></div><div><dt>reward</dt><dd class='reward'></dd></div>" +
-      "<div><dt>accuracy</dt><dd class='accuracy'></dd></div></dl><p class='why'></p>";
+      "<div><dt>accuracy</dt><dd class='accuracy'></dd></div></dl><p class='why'></p><p class='device muted' hidden></p>";
     card.querySelector(".name").textContent = card.title = named(id);
     cards.set(id, card);
     return card;
@@ -432,8 +433,9 @@
     if (shown.length !== list.childElementCount || shown.some((card, i) => list.children[i] !== card)) list.replaceChildren(...shown);
     const last = state.rounds[state.rounds.length - 1];
     const all = last ? last.of : 0;
+    const due = state.deadline ? `; answers are due by ${new Date(state.deadline).toLocaleTimeString()}` : "";
     const part = shown.length < all ? `${shown.length} of ${all} shown` : `${all} in all`;
-    at("clients-count").textContent = last ? `after round ${last.round + 1}, ${part}` : "no client has taken part yet";
+    at("clients-count").textContent = last ? `after round ${last.round + 1}, ${part}${due}` : "no client has taken part yet";
   }
 
   function fillCard(card, client) {
@@ -466,6 +468,14 @@
     const last = state.rounds[state.rounds.length - 1];
     const decrypted = last && last.decrypted_by.includes(client.id) ? "Helped to decrypt the sum" : "";
     set("why", inside ? decrypted : EXPLANATIONS[status] || why);
+    const device = card.querySelector(".device");
+    device.hidden = !client.device && !client.last_contact;
+    const clock = (moment) => (moment ? new Date(moment).toLocaleString() : "never");
+    const doing = client.device
+      ? `Device ${client.device.doing}${client.device.doing === "gone" ? ` since ${clock(client.device.since)}` : ""}. `
+      : "";
+    set("device", `${doing}Last contact: ${clock(client.last_contact)}. dapfl ${client.software || "unknown"}`);
+    device.classList.toggle("lost", !!client.device && ["gone", "late"].includes(client.device.doing));
   }
 
   Dapfl.initTheme(at("theme"));

@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -94,14 +94,24 @@ class FlowerEngine:
         """Sends each client its message and hands over or collects the replies that come in time."""
         return self._bridge.exchange(messages, timeout, arrived)
 
-    def await_clients(self, clients: Sequence[ClientId], least: int, limit: float) -> None:
+    def await_clients(
+        self,
+        clients: Sequence[ClientId],
+        least: int,
+        limit: float,
+        seen: Callable[[set[ClientId]], object] = lambda _: None,
+    ) -> None:
         """Returns once at least so many of these clients are online, or others have taken their places;
-        TransportError after `limit` seconds."""
+        TransportError after `limit` seconds. `seen` is told who is missing, at every look."""
         self._register()
         deadline = time.monotonic() + limit
         told = -math.inf
         patience = 0.0
-        while len(missing := self._bridge.wait_for(set(clients), patience)) > len(clients) - least:
+        while True:
+            missing = self._bridge.wait_for(set(clients), patience)
+            seen(missing)
+            if len(missing) <= len(clients) - least:
+                break
             now = time.monotonic()
             online = len(clients) - len(missing)
             gone = f"{online} of {len(clients)} clients are online, and a round needs {least}"
