@@ -157,7 +157,7 @@ def test_reward_of_a_round_is_known_one_round_later() -> None:
     parts = policy.record.reward_parts
     assert parts["loss"] == pytest.approx(first.loss - second.loss)
     assert parts["local"] == pytest.approx(math.log(2.0))
-    assert parts["work"] == pytest.approx(-price_of_work(0.2, choice.alpha, 0))
+    assert parts["work"] == pytest.approx(-price_of_work(0.2, choice.alpha / first.affordable, 0))
     assert policy.record.reward == pytest.approx(sum(parts.values()))
     assert policy.record.critic_loss is not None and policy.record.q is not None
     assert len(policy.agent.buffer) == 1
@@ -270,12 +270,13 @@ def test_a_model_that_is_still_guessing_after_a_round_gets_work(
 ) -> None:
     """The untrained actor says about 5 epochs at 0.2 units; off a plateau only work leads."""
     policy = policy_of(CALM)
-    now = replace(situation(round_, loss=loss, budget=100.0), guess_loss=2.0)
+    now = replace(situation(round_, loss=loss, budget=100.0), guess_loss=2.0, f1=0.1)
+    now = replace(now, reference_loss=math.log(10))
     choice = policy.choose(now)
     position, epochs = ((float(a) + 1) / 2 for a in policy.record.action)
     own = 0.3 * 0.02 * 100**position
     if works:
-        assert choice.eta == pytest.approx(max(own, 0.3)) and choice.alpha == 20
+        assert choice.eta == pytest.approx(0.3) and choice.alpha == 20
     else:
         assert choice.eta == pytest.approx(own, rel=1e-5) and choice.alpha == round(30**epochs)
 

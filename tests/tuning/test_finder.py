@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dapfl.tuning.finder import RateUnit, Search, overshot
+from dapfl.tuning.finder import RateUnit, Search
 from dapfl.tuning.policy import Outcome, Situation
 
 SEEN = Situation(0, 20, 2.3, 0.1, 0.1, 32.0, 1.0, 1.0, 600, math.log(10))  # affords 30 epochs
@@ -116,6 +116,23 @@ def test_guessing_is_being_no_better_than_the_best_constant() -> None:
     now = replace(SEEN, guess_loss=2.0)
     assert replace(now, loss=1.97).guessing and replace(now, loss=math.nan).guessing
     assert not replace(now, loss=1.95).guessing and not replace(now, guess_loss=None).guessing
+    assert not replace(now, loss=1.97, f1=0.2).guessing  # one class for all ten would have an F1 of 0.1
+
+
+def test_a_client_with_few_of_the_classes_cannot_tell_guessing() -> None:
+    """The best constant guess on its data is better than a good model of all classes."""
+    assert not replace(SEEN, guess_loss=0.3, loss=0.5).guessing
+    assert replace(SEEN, guess_loss=0.3).plateau_loss is None
+
+
+def test_a_client_with_few_of_the_classes_never_climbs() -> None:
+    """Where all labels are the same, a larger rate always gains."""
+    unit, world = RateUnit(), World(lambda eta: 1 / (1 + eta))
+    unit.prepare(replace(SEEN, guess_loss=0.3), world)
+    assert max(world.asked) == unit.unit == 0.3
+    unit, world = RateUnit(), World(valley(0.03))
+    unit.prepare(replace(SEEN, guess_loss=0.3), world)
+    assert unit.unit <= 0.1  # but it goes down where it must
 
 
 # The unit of a client ---------------------------------------------------------------------------
@@ -143,7 +160,7 @@ def test_a_weak_client_goes_on_in_the_next_round_and_finds_the_same(affordable: 
         loss = 2.3 * 0.9**t  # the global model learns meanwhile; what a trial gains stays in proportion
         world.loss = lambda eta, share=0.9**t: share * valley(best)(eta)
         taken.append(weak.prepare(replace(SEEN, round=t, loss=loss, budget=2.0 + affordable), world))
-        weak.observe(SEEN, Outcome(True, 1.0), 0.5)
+        weak.observe(SEEN, Outcome(True, 0.1), 0.5)
     assert max(taken) == affordable // 2 and sum(taken) == total and taken[-1] == 0
     assert len(set(rungs(world.asked))) == total  # nothing was tried twice
     assert weak.search.found == pytest.approx(strong.search.found)
@@ -186,14 +203,25 @@ def test_overshooting_halves_the_unit_and_good_rounds_bring_it_back(after: float
     unit.observe(SEEN, Outcome(True, after), 0.5)
     assert unit.unit == pytest.approx(found / 2)
     for rounds in range(1, 12):
-        unit.observe(SEEN, Outcome(True, 1.0), 0.5)
+        unit.observe(SEEN, Outcome(True, 0.1), 0.5)
         assert unit.unit == pytest.approx(min(found, found / 2 * 1.1**rounds))
 
 
 def test_what_counts_as_overshooting() -> None:
-    assert overshot(SEEN, Outcome(True, 1.051 * 2.3)) and overshot(SEEN, Outcome(True, math.nan))
-    assert not overshot(SEEN, Outcome(True, 1.049 * 2.3))  # the noise of a plateau
-    assert not overshot(SEEN, Outcome(False))
+    unit = RateUnit()
+    assert unit.overshot(SEEN, Outcome(True, 1.051 * 2.3)) and unit.overshot(SEEN, Outcome(True, math.nan))
+    assert not unit.overshot(SEEN, Outcome(True, 1.049 * 2.3))  # the noise of a plateau
+    assert not unit.overshot(SEEN, Outcome(False))
+
+
+def test_training_that_ends_above_an_epoch_of_its_trials_overshot() -> None:
+    unit = RateUnit()
+    unit.prepare(SEEN, World(valley(0.3)))
+    assert unit.trial_loss < 2.0
+    assert unit.overshot(SEEN, Outcome(True, 2.3))  # as a network that died does: its loss is that of guessing
+    assert not unit.overshot(SEEN, Outcome(True, unit.trial_loss))
+    unit.prepare(SEEN, World(valley(0.3)))  # the search is over: the next round has no trials
+    assert not unit.overshot(SEEN, Outcome(True, 2.3))
 
 
 def test_the_unit_ends_at_the_lowest_rate() -> None:

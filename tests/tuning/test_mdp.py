@@ -21,6 +21,7 @@ from dapfl.tuning.mdp import (
     price_of_work,
     reward,
     rich_state,
+    share_of_affordable,
     state_size,
     violation,
 )
@@ -57,13 +58,20 @@ def test_local_term_is_the_log_ratio_of_ones_own_training() -> None:
     assert earned(config, loss_after=None).parts["local"] == 0.0  # lost: nothing of one's own to show
 
 
-def test_price_of_work_falls_with_the_rounds_and_rises_with_the_epochs() -> None:
-    assert price_of_work(0.2, 30, 7) == pytest.approx(0.2)
-    assert price_of_work(0.2, 15, 7) == pytest.approx(0.1)
-    assert price_of_work(0.2, 30, 57) == pytest.approx(0.2 * 10 / 60)
+def test_price_of_work_falls_with_the_rounds_and_rises_with_the_share_of_affordable_epochs() -> None:
+    assert price_of_work(0.2, 1.0, 7) == pytest.approx(0.02)
+    assert price_of_work(0.2, 0.5, 7) == pytest.approx(0.01)
+    assert price_of_work(0.2, 1.0, 57) == pytest.approx(0.2 / 60)
     config = AgentConfig(local_reward=0.0, standardise=False, price=0.2)
-    assert earned(config).parts["work"] == pytest.approx(-0.2 * 10 / 7 * 6 / 30)
-    assert earned(config).total == pytest.approx(earned(PLAIN).total - 0.2 * 10 / 7 * 6 / 30)
+    work = 0.2 / 7 * 6 / BEFORE.affordable
+    assert earned(config).parts["work"] == pytest.approx(-work)
+    assert earned(config).total == pytest.approx(earned(PLAIN).total - work)
+
+
+def test_a_share_of_affordable_epochs_is_at_most_all_of_them() -> None:
+    assert share_of_affordable(BEFORE.affordable, BEFORE) == 1.0
+    assert share_of_affordable(2 * BEFORE.affordable, BEFORE) == 1.0
+    assert share_of_affordable(1, replace(BEFORE, budget=0.0)) == 1.0
 
 
 def test_standardised_rewards_have_mean_zero_and_unit_spread() -> None:

@@ -14,8 +14,8 @@ from dapfl.pretraining.synthetic import SyntheticFederation
 from dapfl.randomness import stream
 from dapfl.tuning.action_space import ActionCodec
 from dapfl.tuning.agent import RETRY
-from dapfl.tuning.finder import STEP, RateUnit, overshot
-from dapfl.tuning.mdp import History, limits, rich_state
+from dapfl.tuning.finder import STEP, RateUnit
+from dapfl.tuning.mdp import History, limits, rich_state, share_of_affordable
 from dapfl.tuning.policy import Choice, Outcome, Situation, decide
 
 BACKOFF = AgentConfig().backoff
@@ -23,18 +23,20 @@ BACKOFF = AgentConfig().backoff
 
 @dataclass(frozen=True)
 class Rule:
-    """A simple schedule: constant α, and η that falls along half a cosine to a part of itself, in units."""
+    """A simple schedule: a constant share of the affordable epochs, and η that falls along half a cosine to a
+    part of itself, in units."""
 
     eta: float
-    alpha: float
+    share: float
     last: float
     rounds: int
 
-    def action(self, t: int, codec: ActionCodec) -> Floats:
-        """The action of round t."""
+    def actions(self, t: int, affordable: Floats, codec: ActionCodec) -> Floats:
+        """The actions of round t, one row for each client, by the epochs that they can afford."""
         part = self.last + (1 - self.last) * (1 + math.cos(math.pi * min(1.0, t / self.rounds))) / 2
-        pair = (codec.axes["eta"].encode(self.eta * part), codec.alpha.encode(self.alpha))
-        return np.array(pair, np.float32)
+        alpha = codec.alpha.encode(self.share * affordable)
+        eta = np.full_like(alpha, codec.axes["eta"].encode(self.eta * part))
+        return np.stack([eta, alpha], axis=-1).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Step:
     """One round of all clients: their choices, and what the agent learns from."""
 
     choices: list[Choice]
+    shares: Floats  # of the affordable epochs that were executed
     states: Floats
     executed: Floats
     limits: Floats
@@ -124,8 +127,10 @@ class Episode:
         outcomes = [Outcome(bool(a), float(loss)) for a, loss in zip(able, losses, strict=True)]
         again = np.array(
             [
-                a and overshot(now, outcome) and now.after(choice.alpha).affordable >= 1
-                for a, now, outcome, choice in zip(able, before, outcomes, choices, strict=True)
+                a and unit.overshot(now, outcome) and now.after(choice.alpha).affordable >= 1
+                for a, unit, now, outcome, choice in zip(
+                    able, self._units, before, outcomes, choices, strict=True
+                )
             ]
         )
         if again.any():
@@ -151,7 +156,8 @@ class Episode:
             self._histories[i] = self._histories[i].after(before[i], outcomes[i], executed[i], now)
         self._start_round()
         bounds = [limits(s, now, codec) for s, now in zip(before, self.situations, strict=True)]
-        return Step(choices, states, executed, np.stack(bounds), self.states)
+        shares = [share_of_affordable(c.alpha, s) for c, s in zip(choices, before, strict=True)]
+        return Step(choices, np.array(shares, np.float32), states, executed, np.stack(bounds), self.states)
 
     def _train(self, choices: list[Choice], who: npt.NDArray[np.bool_]) -> tuple[Weights, Floats]:
         """The local models of some clients, and their losses; the others keep the global model."""

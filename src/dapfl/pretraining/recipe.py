@@ -48,7 +48,7 @@ LEARNER = AgentConfig(
 )
 """The agent while it is being raised: the networks of every agent, faster rates, larger batches."""
 
-LEARNABLE = 0.3  # the least progress of a federation from which there is something to learn
+LEARNABLE = 0.2  # the least progress of a federation from which there is something to learn
 SMALLEST = 0.01  # a loss or an error below this counts as this: there is nothing left to learn
 
 
@@ -57,17 +57,20 @@ class Recipe:
     """Everything that decides the weights: the same recipe gives the same weights."""
 
     seed: int = 0
-    federations: int = 20
+    federations: int = 30
     clients: int = 20
     lengths: tuple[int, ...] = (16, 10, 24)
     """Rounds of a federation, in turn."""
     etas: tuple[float, ...] = (0.35, 0.7, 1.4)
     """η at the start of a schedule, in units."""
-    lasts: tuple[float, ...] = (0.2, 1.0)
+    lasts: tuple[float, ...] = (0.1, 0.6)
     """The part of it that is left at the end, along a cosine."""
-    alphas: tuple[int, ...] = (3, 8, 20)
+    shares: tuple[float, ...] = (0.25, 0.5, 1.0)
+    """The part of the affordable epochs."""
     prices: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
-    """The prices κ for which the best schedule is looked for."""
+    """The prices κ for which the best schedules are looked for."""
+    softness: float = 0.05
+    """How much less a schedule may be worth than the best and still count, by 1/e."""
     actor_steps: int = 6000
     critic_steps: int = 2000
     agent: AgentConfig = LEARNER
@@ -75,10 +78,10 @@ class Recipe:
     def rules(self, rounds: int) -> list[Rule]:
         """The schedules that are tried in every federation."""
         return [
-            Rule(eta, alpha, last, rounds)
+            Rule(eta, share, last, rounds)
             for eta in self.etas
             for last in self.lasts
-            for alpha in self.alphas
+            for share in self.shares
         ]
 
 
@@ -91,9 +94,10 @@ class Life:
     executed: Floats
     limits: Floats
     next_states: Floats
-    alphas: Floats  # rounds × clients
+    affordable: Floats  # rounds × clients: epochs
+    shares: Floats  # rounds × clients: the part of them that was executed
     gaps: (
-        Floats  # ln loss + ln error of the global model on a test set, before the first round and after each
+        Floats  # see `gap`: of the global model, before the first round and after each
     )
 
     @property
@@ -103,21 +107,24 @@ class Life:
 
     def value(self, price: float) -> float:
         """What the progress was worth, less the price of the work."""
-        work = sum(price_of_work(price, float(alpha), t) for t, alpha in enumerate(self.alphas.mean(1)))
+        work = sum(price_of_work(price, float(share), t) for t, share in enumerate(self.shares.mean(1)))
         return self.progress - work
 
     def rewards(self, price: float) -> Floats:
         """r_i(t) of every round and client: the progress of all, less the price of one's own work."""
         gains = np.clip(self.gaps[:-1] - self.gaps[1:], -1.5, 4.0)
-        asked = [[price_of_work(price, float(a), t) for a in row] for t, row in enumerate(self.alphas)]
+        asked = [[price_of_work(price, float(s), t) for s in row] for t, row in enumerate(self.shares)]
         return np.asarray(gains[:, None] - np.array(asked), np.float32)
 
 
 def gap(federation: SyntheticFederation) -> float:
-    """ln loss + ln error of the global model on samples that no client has."""
+    """ln error + ¼ ln loss of the global model on samples that no client has.
+
+    Accuracy is what users look at; the loss tells apart models whose errors are equal.
+    """
     loss, accuracy = federation.test()
     loss = min(loss, 20.0) if math.isfinite(loss) else 20.0
-    return math.log(max(loss, SMALLEST)) + math.log(max(1 - accuracy, SMALLEST))
+    return math.log(max(1 - accuracy, SMALLEST)) + 0.25 * math.log(max(loss, SMALLEST))
 
 
 def lives(recipe: Recipe, number: int) -> list[Life]:
@@ -134,9 +141,10 @@ def live(federation: SyntheticFederation, rule: Rule, rounds: int) -> Life:
     """A federation from W(0) on, all of whose clients follow one schedule."""
     codec = ActionCodec(ActionSpace())
     episode = Episode(federation, codec, price=1.0, number=0, rounds=rounds)
-    gaps, steps = [gap(federation)], []
+    gaps, steps, affordable = [gap(federation)], [], []
     for t in range(rounds):
-        steps.append(episode.step(np.tile(rule.action(t, codec), (federation.clients, 1))))
+        affordable.append(np.array([max(now.affordable, 1) for now in episode.situations], np.float32))
+        steps.append(episode.step(rule.actions(t, affordable[-1], codec)))
         gaps.append(gap(federation))
     return Life(
         rule,
@@ -144,7 +152,8 @@ def live(federation: SyntheticFederation, rule: Rule, rounds: int) -> Life:
         np.stack([step.executed for step in steps]),
         np.stack([step.limits for step in steps]),
         np.stack([step.next_states for step in steps]),
-        np.array([[choice.alpha for choice in step.choices] for step in steps], np.float32),
+        np.stack(affordable),
+        np.stack([step.shares for step in steps]),
         np.array(gaps, np.float32),
     )
 
@@ -158,20 +167,27 @@ class Lessons:
 
 
 def lessons(recipe: Recipe, federations: list[list[Life]]) -> Lessons:
-    """For every price, all states of all federations with the actions of the best schedule for that price."""
+    """For every price, all states of all federations with what the best schedules for that price do there.
+
+    Several schedules may be as good as the best one within the noise of a test set: their mean counts, each
+    weighted by exp(value/softness).
+    """
     codec = ActionCodec(ActionSpace())
     states, actions = [], []
     for played in federations:
         if max(life.progress for life in played) < LEARNABLE:
             continue  # nothing works here, and the least work would count as best
         for price in recipe.prices:
-            best = max(played, key=lambda life: life.value(price)).rule
-            wanted = np.stack([best.action(t, codec) for t in range(best.rounds)])
+            values = np.array([life.value(price) for life in played])
+            worth = np.exp((values - values.max()) / recipe.softness)
+            worth /= worth.sum()
             for life in played:
                 seen = _at_price(life.states, price, codec)
                 states.append(seen.reshape(-1, seen.shape[-1]))
-                actions.append(np.repeat(wanted, seen.shape[1], axis=0))
-    return Lessons(np.concatenate(states), np.concatenate(actions))
+                for t, now in enumerate(life.affordable):
+                    said = np.stack([each.rule.actions(t, now, codec) for each in played])
+                    actions.append(np.tensordot(worth, said, 1))
+    return Lessons(np.concatenate(states), np.concatenate(actions).astype(np.float32))
 
 
 def _at_price(states: Floats, price: float, codec: ActionCodec) -> Floats:

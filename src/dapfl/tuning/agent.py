@@ -17,7 +17,7 @@ from dapfl.randomness import stream
 from dapfl.tuning import weights
 from dapfl.tuning.buffer import Transitions
 from dapfl.tuning.ddpg import DDPG
-from dapfl.tuning.finder import RateUnit, Trial, overshot
+from dapfl.tuning.finder import RateUnit, Trial
 from dapfl.tuning.mdp import History, Reward, Standardiser, limits, paper_state, reward, rich_state
 from dapfl.tuning.policy import AgentRecord, Choice, HyperparameterPolicy, Outcome, Situation, decide
 
@@ -88,7 +88,7 @@ class AgentPolicy(HyperparameterPolicy):
         planned = self._explore(mean, rng)
         plan = self.agent.codec.decode(planned)
         if self.tries_rates and situation.guessing and situation.round:
-            plan = replace(plan, eta=max(plan.eta, 1.0), alpha=max(plan.alpha, PLATEAU_EPOCHS))
+            plan = replace(plan, eta=1.0, alpha=max(plan.alpha, PLATEAU_EPOCHS))
         choice = decide(replace(plan, eta=plan.eta * self.unit.unit), situation, self.config.capped)
         executed = self._executed(choice, self.unit.unit)
         self._pending = _Pending(situation, choice, state.tolist(), executed.tolist(), self.unit.unit)
@@ -110,7 +110,7 @@ class AgentPolicy(HyperparameterPolicy):
         """Training that overshot is repeated with smaller steps, while the budget lasts."""
         if not self.tries_rates or self._pending is None or situation.affordable < 1:
             return None
-        if not overshot(self._pending.situation, outcome):
+        if not self.unit.overshot(self._pending.situation, outcome):
             return None
         self.unit.observe(self._pending.situation, outcome, self.config.agent.backoff)
         again = decide(replace(choice, eta=RETRY * choice.eta), situation, capped=True)

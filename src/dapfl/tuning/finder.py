@@ -38,6 +38,7 @@ class Search(msgspec.Struct):
     """
 
     start: float = FIRST
+    highest: float = HIGHEST
     gains: dict[int, float] = {}
     promising: bool = False  # whether any rate has led below the loss of guessing
 
@@ -57,7 +58,7 @@ class Search(msgspec.Struct):
             return 0
         sides = (1, -1) if self.gains[self.best] > -NOISE else (-1, 1)
         near = [self.best + side for side in sides]
-        left = [rung for rung in near if rung not in self.gains and LOWEST <= self.rate(rung) <= HIGHEST]
+        left = [rung for rung in near if rung not in self.gains and LOWEST <= self.rate(rung) <= self.highest]
         return left[0] if left and len(self.gains) < MOST_TRIALS else None
 
     @property
@@ -102,6 +103,7 @@ class RateUnit(msgspec.Struct):
     search: Search = msgspec.field(default_factory=Search)
     stalled: int = 0  # rounds without progress
     last_loss: float = math.inf
+    trial_loss: float = math.inf  # the lowest loss of this round's trials
 
     def prepare(self, situation: Situation, trial: Trial) -> int:
         """Looks for the unit if it must; gives the number of epochs that this took.
@@ -109,10 +111,21 @@ class RateUnit(msgspec.Struct):
         A client that can afford few epochs tries few rates, and goes on in the next round.
         """
         self._notice_stall(situation.loss)
+        self.trial_loss = math.inf
         if not math.isfinite(situation.loss):
             return 0  # trials tell nothing where losses are not known
+
+        if situation.one_sided:
+            # Where nearly all labels are the same, a larger rate always gains: only smaller ones tell anything.
+            self.search.highest = self.search.start
+
+        def noted(rate: float) -> float:
+            loss = trial(rate)
+            self.trial_loss = min(self.trial_loss, loss) if loss >= 0 else self.trial_loss
+            return loss
+
         most = min(MOST_TRIALS, int(SHARE * situation.affordable))
-        trials = self.search.go_on(trial, situation.loss, most, situation.guess_loss)
+        trials = self.search.go_on(noted, situation.loss, most, situation.plateau_loss)
         if trials:
             self.unit = self.search.found
         return trials
@@ -127,15 +140,18 @@ class RateUnit(msgspec.Struct):
 
     def observe(self, situation: Situation, outcome: Outcome, backoff: float) -> None:
         """Training that overshot makes the unit smaller; good rounds raise it again."""
-        if overshot(situation, outcome):
+        if self.overshot(situation, outcome):
             self.unit = max(backoff * self.unit, LOWEST)
         else:
             self.unit = min(RECOVERY * self.unit, max(self.search.found, self.unit))
 
+    def overshot(self, situation: Situation, outcome: Outcome) -> bool:
+        """Whether training left its own loss higher than it found it: its steps were too large.
 
-def overshot(situation: Situation, outcome: Outcome) -> bool:
-    """Whether training left its own loss higher than it found it: its steps were too large.
-
-    A little higher does not count: on a plateau that is noise.
-    """
-    return outcome.loss_after is not None and not outcome.loss_after <= TOLERANCE * situation.loss
+        A little higher does not count: on a plateau that is noise. Training that ends above what one epoch of
+        a trial reached in the same round overshot as well. It may even have killed a network, whose loss is
+        then that of guessing, and no higher than it was before the first round.
+        """
+        if outcome.loss_after is None:
+            return False
+        return not outcome.loss_after <= TOLERANCE * min(situation.loss, self.trial_loss)

@@ -19,7 +19,6 @@ from dapfl.tuning.policy import Choice, Outcome, Situation
 LOSS_FLOOR, LOSS_LIMIT = 1e-3, 20.0
 REWARD_LIMIT = 10.0
 COST_LIMIT = 10.0  # a budget too small for anything counts as ten times overspent, not infinitely
-WORK_UNIT = 30.0  # the epochs that a price of 1 is for
 HORIZON = 50.0  # rounds after which a federation counts as long under way
 
 
@@ -165,12 +164,19 @@ def contribution(before: Situation, now: Situation, xi: tuple[float, float, floa
     }
 
 
-def price_of_work(price: float, alpha: float, round_: int) -> float:
-    """What κ asks for α epochs.
+def share_of_affordable(alpha: float, situation: Situation) -> float:
+    """The part of the affordable epochs that α is: about the part of the round's time that a client takes."""
+    return min(alpha / max(situation.affordable, 1), 1.0)
 
-    The gain of a round falls about as 1/t; a price that did not fall with it would forbid all late work.
+
+def price_of_work(price: float, share: float, round_: int) -> float:
+    """What κ asks for a share of the affordable epochs.
+
+    It prices time, not epochs: a strong client may train five times as long as a weak one while the round
+    waits for both. The gain of a round falls about as 1/t; a price that did not fall with it would forbid all
+    late work.
     """
-    return price * (10 / (round_ + 3)) * alpha / WORK_UNIT
+    return price * share / (round_ + 3)
 
 
 def reward(
@@ -191,7 +197,8 @@ def reward(
         parts["local"] = config.local_reward * local_gain(before, outcome)
         total += parts["local"]
     if config.price:
-        parts["work"] = -price_of_work(config.price, choice.alpha, before.round)
+        share = share_of_affordable(choice.alpha, before)
+        parts["work"] = -price_of_work(config.price, share, before.round)
         total += parts["work"]
     return Reward(min(max(total, -REWARD_LIMIT), REWARD_LIMIT), parts), standardiser
 

@@ -49,9 +49,29 @@ class Situation:
     guess_loss: float | None = None  # of the best constant guess on D_i: the entropy of its labels
 
     @property
+    def plateau_loss(self) -> float | None:
+        """The loss of a model that has learned nothing but how frequent the classes are; None if not known."""
+        return None if self.one_sided else self.guess_loss
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether the client has few of the classes, or one by far most often.
+
+        The best constant guess on its data is then better than most good models of all classes.
+        """
+        known = self.guess_loss is not None and self.reference_loss is not None
+        return known and self.guess_loss < 0.5 * self.reference_loss  # type: ignore[operator]
+
+    @property
     def guessing(self) -> bool:
-        """Whether the model is no better than a constant guess: on its first plateau, or dead."""
-        return self.guess_loss is not None and not self.loss < BARELY * self.guess_loss
+        """Whether the model is no better than a constant guess: on its first plateau, or dead.
+
+        Its loss says so, and its F1: where one class is guessed for all samples, F1 is at most 1/classes.
+        """
+        if self.plateau_loss is None or self.reference_loss is None:
+            return False
+        one_class = min(0.5, 1.5 * math.exp(-self.reference_loss))
+        return not self.loss < BARELY * self.plateau_loss and not self.f1 > one_class
 
     def after(self, epochs: int) -> "Situation":
         """What is left when so many epochs of the budget have been used."""
