@@ -218,7 +218,9 @@ def test_training_that_ends_above_an_epoch_of_its_trials_overshot() -> None:
     unit = RateUnit()
     unit.prepare(SEEN, World(valley(0.3)))
     assert unit.trial_loss < 2.0
-    assert unit.overshot(SEEN, Outcome(True, 2.3))  # as a network that died does: its loss is that of guessing
+    assert unit.overshot(
+        SEEN, Outcome(True, 2.3)
+    )  # as a network that died does: its loss is that of guessing
     assert not unit.overshot(SEEN, Outcome(True, unit.trial_loss))
     unit.prepare(SEEN, World(valley(0.3)))  # the search is over: the next round has no trials
     assert not unit.overshot(SEEN, Outcome(True, 2.3))

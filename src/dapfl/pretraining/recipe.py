@@ -96,9 +96,7 @@ class Life:
     next_states: Floats
     affordable: Floats  # rounds × clients: epochs
     shares: Floats  # rounds × clients: the part of them that was executed
-    gaps: (
-        Floats  # see `gap`: of the global model, before the first round and after each
-    )
+    gaps: Floats  # see `gap`: of the global model, before the first round and after each
 
     @property
     def progress(self) -> float:

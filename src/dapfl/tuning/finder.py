@@ -116,7 +116,7 @@ class RateUnit(msgspec.Struct):
             return 0  # trials tell nothing where losses are not known
 
         if situation.one_sided:
-            # Where nearly all labels are the same, a larger rate always gains: only smaller ones tell anything.
+            # Where most labels are the same, a larger rate always gains: only smaller ones tell something.
             self.search.highest = self.search.start
 
         def noted(rate: float) -> float:

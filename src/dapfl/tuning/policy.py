@@ -50,7 +50,7 @@ class Situation:
 
     @property
     def plateau_loss(self) -> float | None:
-        """The loss of a model that has learned nothing but how frequent the classes are; None if not known."""
+        """The loss of a model that has learned only how frequent the classes are; None if not known."""
         return None if self.one_sided else self.guess_loss
 
     @property
