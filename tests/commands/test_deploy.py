@@ -119,16 +119,19 @@ def test_the_superlink_is_on_loopback_and_devices_go_to_the_gateway(deployment: 
     assert "--enable-supernode-auth" in link and "--insecure" not in link
     gateway = script(deployment.server.path / "start-gateway.sh")
     assert gateway[gateway.index("--listen") + 1] == "0.0.0.0:9092"
-    node = script(deployment.client(3).path / "start-supernode.sh")
+    _, _, _, both, *_ = script(deployment.client(3).path / "start-supernode.sh")
+    executor, node = (shlex.split(each) for each in both.split(" & "))
     assert node[node.index("--superlink") + 1] == "fl.example.org:9092"
+    for program in (executor, node):  # so that the node gives work to this program and to no other
+        assert program[program.index("--superexec-auth-secret-file") + 1] == "node.secret"
 
 
 def test_scripts_are_shell_that_keeps_flower_offline(deployment: Deployment) -> None:
     scripts = sorted(deployment.path.rglob("*.sh"))
-    assert len(scripts) == 3 + 2 * 3
+    assert len(scripts) == 3 + 3 * 3
     for path in scripts:
         assert os.access(path, os.X_OK)
-        assert "FLWR_TELEMETRY_ENABLED=0" in path.read_text() or path.name == "start-worker.sh"
+        assert "FLWR_TELEMETRY_ENABLED=0" in path.read_text() or path.name == "install.sh"
         assert subprocess.run(["sh", "-n", path], check=False).returncode == 0
 
 
@@ -140,9 +143,48 @@ def test_units_start_the_scripts_from_their_home(deployment: Deployment) -> None
         unit.optionxform = str  # type: ignore[assignment,method-assign]
         unit.read(path)
         start = Path(unit["Service"]["ExecStart"])
-        assert start.parent == Path("/opt/dapfl") / path.parent.name
+        home = path.parent.name
+        if path.name == "dapfl-supernode.service":
+            home = home.replace("client", "node")  # where install.sh puts it
+        assert start.parent == Path("/opt/dapfl") / home
         assert (path.parent / start.name).exists()
         assert unit["Service"]["Restart"] == "always"
+
+
+def test_a_device_is_installed_as_two_users_of_which_one_has_the_keys(tmp_path: Path) -> None:
+    home, units, tools = tmp_path / "home", tmp_path / "units", tmp_path / "tools"
+    assert init(tmp_path / "out", "--home", str(home)) == 0
+    units.mkdir()
+    tools.mkdir()
+    for name in ("id", "useradd", "chown", "systemctl"):  # which need root; their calls are noted
+        (tools / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/calls\ntest {name} != id\n')
+        (tools / name).chmod(0o755)
+    shutil.copytree(tmp_path / "out" / "client-002", home / "client-002")
+    environment = {"PATH": f"{tools}:{os.environ['PATH']}", "DAPFL_UNITS": str(units)}
+    subprocess.run([home / "client-002" / "install.sh"], check=True, env=environment)
+    node, worker = home / "node-002", home / "client-002"
+    assert stat.S_IMODE(node.stat().st_mode) == stat.S_IMODE(worker.stat().st_mode) == 0o700
+    files = {path.name for path in node.iterdir()}
+    assert files == {
+        "ca.crt",
+        "node.key",
+        "node.pub",
+        "node.secret",
+        "node.toml",
+        "start-supernode.sh",
+        ".flower",
+    }
+    assert {"client-002.keys", "client.toml", "state", "start-worker.sh"} <= {
+        p.name for p in worker.iterdir()
+    }
+    assert not list(worker.glob("node.*"))
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert f"chown -R dapfl: {node}" in calls and "chown -R dapfl-worker: ." in calls
+    assert calls[-1] == "systemctl enable --now dapfl-worker dapfl-supernode"
+    supernode, service = (units / f"dapfl-{name}.service" for name in ("supernode", "worker"))
+    assert "User=dapfl\n" in supernode.read_text() and f"WorkingDirectory={node}\n" in supernode.read_text()
+    assert "User=dapfl-worker\n" in service.read_text()
+    assert f"WorkingDirectory={worker}\n" in service.read_text()
 
 
 def test_the_readme_says_where_folders_go(deployment: Deployment) -> None:
@@ -174,6 +216,27 @@ def test_the_gateway_is_told_where_to_listen(
     assert "HOST:PORT" in capsys.readouterr().err
     assert cli.main(["deploy", "gateway", str(deployment.client(1).path)]) == 2
     assert "not the server's folder" in capsys.readouterr().err
+
+
+def test_keys_can_be_under_a_passphrase_for_each_participant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "deployment"
+    assert init(out, "--passphrases", "--own-data", "500", "--task", f"{TASK}:TASK") == 0
+    assert str(out / "passphrases") in capsys.readouterr().out.replace("\n", "")
+    assert cli.main(["deploy", "add", str(out)]) == 0
+    words = {path.stem: path for path in (out / "passphrases").iterdir()}
+    assert set(words) == {"server", *(f"client-00{i}" for i in range(1, 5))}
+    assert len({path.read_text() for path in words.values()}) == 5
+    assert {stat.S_IMODE(path.stat().st_mode) for path in words.values()} == {0o600}
+    bundles = [path for path in out.rglob("*.keys") if path.name != "kdc.keys"]
+    assert len(bundles) == 5
+    for path in bundles:
+        monkeypatch.setenv("DAPFL_PASSPHRASE_FILE", str(words[path.stem]))
+        assert load_bundle(path, allow_insecure_small_keys=True).federation
+        monkeypatch.delenv("DAPFL_PASSPHRASE_FILE")
+        assert cli.main(["keys", "show", str(path)]) == 2
+        assert "DAPFL_PASSPHRASE_FILE" in capsys.readouterr().err
 
 
 def test_a_deployment_with_a_committee_says_who_is_on_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dapfl.crypto import keyfile
+from dapfl.crypto import keyfile, passphrase
 from dapfl.crypto.paillier import PrivateKey, PublicKey
 from dapfl.crypto.threshold_keys import KeyShare, generate_committee
 from dapfl.errors import KeyFileError
@@ -25,7 +25,7 @@ PROPERTY = settings(
 
 @pytest.fixture(autouse=True)
 def _cheap_scrypt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyfile, "_SCRYPT_COST", 16)
+    monkeypatch.setattr(passphrase, "_SCRYPT_COST", 16)
 
 
 def public(text: str) -> PublicKey:

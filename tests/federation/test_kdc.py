@@ -1,11 +1,13 @@
 import json
 import pickle
 import stat
+from pathlib import Path
 
 import pytest
 
 from dapfl.config import CryptoConfig
 from dapfl.crypto.paillier import PrivateKey, PublicKey
+from dapfl.crypto.passphrase import VARIABLE
 from dapfl.errors import KeyFileError
 from dapfl.federation.keys.bundles import (
     ClientBundle,
@@ -173,3 +175,30 @@ def test_many_keys_are_made_in_parallel_processes():
     assert all(isinstance(bundle, ClientBundle) for bundle in clients.values())
     assert server.pk_cs_enc.randomness == "full"
     assert len({bundle.sk_i_sign.p for bundle in clients.values()}) == 4
+
+
+def test_a_bundle_under_a_passphrase_shows_nothing_and_opens_with_it_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, clients = insecure_keys()
+    path, word = tmp_path / "client-001.keys", tmp_path / "passphrase"
+    save_bundle(path, clients[1], "correct horse")
+    text = path.read_text()
+    assert f"{clients[1].sk_i_sign.p:x}" not in text and server.federation.hex() not in text
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(KeyFileError, match=f"under a passphrase.*{VARIABLE}"):
+        load_bundle(path, allow_insecure_small_keys=True)
+    monkeypatch.setenv(VARIABLE, str(word))
+    for content, words in ((None, "No such file"), ("", "empty"), ("wrong horse", "passphrase is wrong")):
+        if content is not None:
+            word.write_text(content)
+        with pytest.raises(KeyFileError, match=words):
+            load_bundle(path, allow_insecure_small_keys=True)
+    word.write_text("correct horse\n")
+    assert load_bundle(path, allow_insecure_small_keys=True) == clients[1]
+    data = json.loads(text)
+    for name in ("salt", "nonce", "locked", "scrypt"):
+        for value in ("00", "", None, 2**40):
+            path.write_text(json.dumps(data | {name: value}))
+            with pytest.raises(KeyFileError):
+                load_bundle(path, allow_insecure_small_keys=True)

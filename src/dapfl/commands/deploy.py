@@ -71,6 +71,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a device trains on all training data that the task finds there, at most MAX samples "
         "(default: on its share of a common data set)",
     )
+    init.add_argument(
+        "--passphrases",
+        action="store_true",
+        help="put every participant's keys under a passphrase of its own, for another channel",
+    )
     add_options(init, _OPTIONS)
     door = actions.add_parser(
         "gateway", help="let SuperNodes reach a SuperLink, and nobody else", epilog=EXAMPLES
@@ -157,8 +162,12 @@ def _init(args: argparse.Namespace) -> int:
         config = override(config, {"room": 2 * config.clients})
     place = Place(args.host, args.port, args.home)
     with progress("Keys", keys_needed(config)) as advance:
-        deployment = prepare(config, resolve(config).policy, args.out, place, advance)
+        policy = resolve(config).policy
+        deployment = prepare(config, policy, args.out, place, advance, passphrases=args.passphrases)
     out.print(f"{config.clients} client folders and the server's are in {deployment.path}.", markup=False)
+    if args.passphrases:
+        place_of = deployment.path / "passphrases"
+        out.print(f"Their passphrases are in {place_of}: tell each owner theirs.", markup=False)
     out.print(f"Read {deployment.path / 'README.md'} next. It says which folder goes where.", markup=False)
     return 0
 

@@ -9,27 +9,21 @@ is noticed.
 import contextlib
 import json
 import os
-import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
-
 from dapfl.config import Randomness
 from dapfl.crypto.key_generation import check_size, keypair_from_primes
 from dapfl.crypto.paillier import PrivateKey, PublicKey
+from dapfl.crypto.passphrase import lock, unlock
 from dapfl.crypto.threshold_keys import Committee, KeyShare
 from dapfl.errors import CryptoError, KeyFileError
 
 _PUBLIC, _PRIVATE = "dapfl-public-key", "dapfl-private-key"
 _COMMITTEE, _SHARE = "dapfl-committee", "dapfl-key-share"
 _VERSION = 1
-_SCRYPT_COST = 2**15
-_LARGEST_COST = 2**20  # 1 GB: a file may not ask for more work than this
 _LARGEST_FILE = 2**20
 _LARGEST_KEY = 8192  # bits: checking that a number is prime must not take forever
 
@@ -53,7 +47,7 @@ def to_text(key: Key, passphrase: str | None = None) -> str:
             kind, public = _SHARE, key.committee.public_key
             body = {"member": key.member, "secret": f"{key.secret:x}", **_committee_body(key.committee)}
     if passphrase is not None:
-        body = _lock(body, passphrase, public.fingerprint)
+        body = lock(json.dumps(body).encode(), passphrase, public.fingerprint)
     head = {"format": kind, "version": _VERSION, "fingerprint": public.fingerprint}
     return json.dumps(head | body, indent=1) + "\n"
 
@@ -327,13 +321,6 @@ def _same(key: PublicKey, body: dict[str, Any]) -> PublicKey:
     return key
 
 
-def _lock(body: dict[str, Any], passphrase: str, fingerprint: str) -> dict[str, Any]:
-    salt, nonce = secrets.token_bytes(16), secrets.token_bytes(12)
-    cipher = _passphrase_cipher(passphrase, salt, _SCRYPT_COST)
-    locked = cipher.encrypt(nonce, json.dumps(body).encode(), fingerprint.encode())
-    return {"scrypt": _SCRYPT_COST, "salt": salt.hex(), "nonce": nonce.hex(), "locked": locked.hex()}
-
-
 def _open(body: dict[str, Any], passphrase: str | None) -> dict[str, Any]:
     """The body of a secret key, which may be locked."""
     if "locked" in body:
@@ -346,22 +333,7 @@ def _open(body: dict[str, Any], passphrase: str | None) -> dict[str, Any]:
 def _unlock(body: dict[str, Any], passphrase: str | None) -> dict[str, Any]:
     if passphrase is None:
         raise KeyFileError("This private key is under a passphrase; give it.")
-    cost, fingerprint = body.get("scrypt"), body.get("fingerprint")
-    try:
-        salt, nonce, locked = (bytes.fromhex(body[name]) for name in ("salt", "nonce", "locked"))
-    except (KeyError, TypeError, ValueError):
-        raise KeyFileError("The key is damaged: its encryption cannot be read.") from None
-    known = isinstance(cost, int) and 2 <= cost <= _LARGEST_COST and cost & (cost - 1) == 0
-    if not known or len(nonce) != 12 or len(salt) != 16 or not isinstance(fingerprint, str):
+    fingerprint = body.get("fingerprint")
+    if not isinstance(fingerprint, str):
         raise KeyFileError("The key is damaged: its encryption cannot be read.")
-    try:
-        text = _passphrase_cipher(passphrase, salt, int(cost or 0)).decrypt(
-            nonce, locked, fingerprint.encode()
-        )
-    except InvalidTag:
-        raise KeyFileError("The passphrase is wrong, or the key was tampered with.") from None
-    return {**json.loads(text), "fingerprint": fingerprint}
-
-
-def _passphrase_cipher(passphrase: str, salt: bytes, cost: int) -> AESGCM:
-    return AESGCM(Scrypt(salt=salt, length=32, n=cost, r=8, p=1).derive(passphrase.encode()))
+    return {**json.loads(unlock(body, passphrase, fingerprint)), "fingerprint": fingerprint}

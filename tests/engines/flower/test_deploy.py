@@ -21,9 +21,9 @@ CLIENTS = (1, 2)
 def test_the_scripts_of_a_deployment_make_a_federation(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "deployment")
     small = ["--key-bits", "512", "--allow-insecure-small-keys", "--min-cohort", "2"]
-    own = ["--task", f"{TASK}:TASK", "--own-data", "600", "--rounds", "1"]
+    data = ["--task", f"{TASK}:TASK", "--own-data", "600", "--rounds", "1"]
     given = ["--clients", str(len(CLIENTS)), "--out", str(deployment.path)]
-    assert cli.main(["deploy", "init", *given, *small, *own]) == 0
+    assert cli.main(["deploy", "init", *given, *small, *data]) == 0
 
     link, gateway, *ports = free_ports(2 + len(CLIENTS))
     link_address, gateway_address = f"127.0.0.1:{link}", f"127.0.0.1:{gateway}"
@@ -35,8 +35,9 @@ def test_the_scripts_of_a_deployment_make_a_federation(tmp_path: Path) -> None:
     try:
         wait_until(lambda: accepts_connections(gateway_address), "the gateway", 120, programs[1].check)
         for client, port in zip(CLIENTS, ports, strict=True):
-            arguments = ["--superlink", gateway_address, "--port", str(port)]
-            programs.append(started(deployment.client(client).path, "start-supernode.sh", *arguments))
+            arguments = ["--superlink", gateway_address]
+            own = {"DAPFL_NODE_PORT": str(port)}
+            programs.append(started(deployment.client(client).path, "start-supernode.sh", *arguments, **own))
         run = started(server, "run.sh", "--superlink", link_address, "--out", str(tmp_path / "run"))
         programs.append(run)
         wait_until(lambda: run.ended, "the end of the run", 300)
@@ -51,7 +52,7 @@ def test_the_scripts_of_a_deployment_make_a_federation(tmp_path: Path) -> None:
     assert (deployment.client(1).path / "state" / "client.state").exists()
 
 
-def started(folder: Path, script: str, *arguments: str) -> Program:
+def started(folder: Path, script: str, *arguments: str, **variables: str) -> Program:
     scripts = str(Path(sys.executable).parent)
-    environment = os.environ | {"PATH": os.pathsep.join([scripts, os.environ["PATH"]])}
+    environment = os.environ | {"PATH": os.pathsep.join([scripts, os.environ["PATH"]])} | variables
     return Program(Path(script).stem, [str(folder / script), *arguments], folder, environment).start()

@@ -78,7 +78,13 @@ def test_the_server_knows_whose_key_is_whose(deployment: folders.Deployment) -> 
 
 def test_private_files_are_for_their_owner_only(deployment: folders.Deployment) -> None:
     server, client = deployment.server, deployment.client(1)
-    private = [deployment.path / "authority.key", server.key, server.secret, client.node_key]
+    private = [
+        deployment.path / "authority.key",
+        server.key,
+        server.secret,
+        client.node_key,
+        client.node_secret,
+    ]
     assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
     assert stat.S_IMODE(client.path.stat().st_mode) == 0o700
 

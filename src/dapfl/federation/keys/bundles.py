@@ -12,12 +12,14 @@ from typing import Any
 from dapfl.config import CryptoConfig
 from dapfl.crypto import keyfile
 from dapfl.crypto.paillier import PrivateKey, PublicKey
+from dapfl.crypto.passphrase import VARIABLE, lock, unlock
+from dapfl.crypto.passphrase import given as given_passphrase
 from dapfl.crypto.threshold_keys import Committee, KeyShare
 from dapfl.errors import KeyFileError
 from dapfl.federation.transport import ClientId
 from dapfl.files import replacing
 
-_FORMAT, _VERSION = "dapfl-bundle", 1
+_FORMAT, _LOCKED, _VERSION = "dapfl-bundle", "dapfl-locked-bundle", 1
 _LARGEST_FILE = 2**28
 GROUP_KEY_BYTES = 32
 
@@ -88,10 +90,14 @@ def bundle_path(folder: Path, client: ClientId | None) -> Path:
     return folder / ("server.keys" if client is None else f"client-{client:03d}.keys")
 
 
-def save_bundle(path: Path, bundle: Bundle) -> None:
-    """Writes a bundle, whole or not at all, readable by its owner only."""
+def save_bundle(path: Path, bundle: Bundle, passphrase: str | None = None) -> None:
+    """Writes a bundle, whole or not at all, readable by its owner only, and under a passphrase if given."""
+    data = to_builtins(bundle)
+    if passphrase is not None:
+        head = {"format": _LOCKED, "version": _VERSION}
+        data = head | lock(json.dumps(data).encode(), passphrase, _LOCKED)
     with replacing(path, mode=0o600) as file:
-        file.write(json.dumps(to_builtins(bundle), indent=1).encode() + b"\n")
+        file.write(json.dumps(data, indent=1).encode() + b"\n")
 
 
 def save_bundles(folder: Path, server: ServerBundle, clients: Mapping[ClientId, ClientBundle]) -> None:
@@ -106,7 +112,8 @@ def save_bundles(folder: Path, server: ServerBundle, clients: Mapping[ClientId, 
 
 
 def load_bundle(path: Path, *, engine: str = "auto", allow_insecure_small_keys: bool = False) -> Bundle:
-    """The bundle in a file."""
+    """The bundle in a file. If it is under a passphrase, a file must be named that holds it
+    (`passphrase.VARIABLE`)."""
     try:
         if path.stat().st_size > _LARGEST_FILE:
             raise KeyFileError(f"{path} is too large to be a key bundle.")
@@ -115,11 +122,13 @@ def load_bundle(path: Path, *, engine: str = "auto", allow_insecure_small_keys: 
         raise KeyFileError(f"The key bundle {path} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError):
         raise KeyFileError(f"{path} is not a key bundle: it is not complete JSON.") from None
-    if not isinstance(data, dict) or data.get("format") != _FORMAT:
+    if not isinstance(data, dict) or data.get("format") not in (_FORMAT, _LOCKED):
         raise KeyFileError(f"{path} is not a key bundle of Dap-FL.")
     if data.get("version") != _VERSION:
         raise KeyFileError(f"{path} has version {data.get('version')!r}; this Dap-FL reads {_VERSION}.")
     try:
+        if data["format"] == _LOCKED:
+            data = _unlocked(data)
         return _from_builtins(data, engine, allow_insecure_small_keys)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise KeyFileError(
@@ -127,6 +136,17 @@ def load_bundle(path: Path, *, engine: str = "auto", allow_insecure_small_keys: 
         ) from None
     except KeyFileError as error:
         raise KeyFileError(f"{path}: {error}") from None
+
+
+def _unlocked(data: dict[str, Any]) -> dict[str, Any]:
+    passphrase = given_passphrase()
+    if passphrase is None:
+        raise KeyFileError(
+            "This bundle is under a passphrase. Put the passphrase into a file that only you can read, and "
+            f"name that file: export {VARIABLE}=FILE."
+        )
+    unlocked: dict[str, Any] = json.loads(unlock(data, passphrase, _LOCKED))
+    return unlocked
 
 
 def load_server_bundle(

@@ -4,7 +4,7 @@
       authority.key          signs certificates; not needed while the federation runs
       server/                ca.crt superlink.crt superlink.key superexec.secret nodes/client-001.pub ...
                              server.keys (the KDC's bundle)
-      client-001/            ca.crt node.key node.pub node.toml state/
+      client-001/            ca.crt node.key node.pub node.secret node.toml state/
                              client-001.keys client.toml
 
 A run on one machine has the same folders inside its run directory. Programs are started in a participant's
@@ -128,6 +128,11 @@ class ClientFolder:
         return self.path / "node.pub"
 
     @property
+    def node_secret(self) -> Path:
+        """The secret by which the SuperNode knows the program that starts its ClientApps."""
+        return self.path / "node.secret"
+
+    @property
     def node_config(self) -> Path:
         """The node config, which Flower passes to the ClientApp."""
         return self.path / "node.toml"
@@ -222,6 +227,7 @@ def make_client_folder(own: ClientFolder, authority: bytes, node: certificates.K
     write(own.authority, authority)
     write(own.node_key, node.private, private=True)
     write(own.node_public_key, node.public)
+    write(own.node_secret, secrets.token_bytes(32), private=True)
     write(own.node_config, b'state-dir = "."\n')
 
 

@@ -185,7 +185,8 @@ def _admit(path: Path, file: KdcFile, client: ClientId) -> Change:
         kept = path / "files"
         files = {str(each.relative_to(kept)): each.read_bytes() for each in kept.rglob("*") if each.is_file()}
         authority = (path / "ca.crt").read_bytes()
-        prepare.write_client_folder(folder, settings, bundle, place, files, authority, node)
+        passphrase = prepare.new_passphrase(path, client_name(client))
+        prepare.write_client_folder(folder, settings, bundle, place, files, authority, node, passphrase)
 
     keys, nodes = {client: keyfile.to_text(enc)}, {client: node.public}
     return _change(path, file, roster, client, keys, nodes, write_folder)

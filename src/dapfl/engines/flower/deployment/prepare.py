@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from textwrap import dedent
 
 from dapfl.config import PolicyConfig, RunConfig, relocated, relocated_policy
+from dapfl.crypto.passphrase import VARIABLE, generate
 from dapfl.engines.flower.deployment import certificates, programs
 from dapfl.engines.flower.deployment.folders import (
     ClientFolder,
@@ -31,6 +32,7 @@ from dapfl.learning.tasks import get_task
 from dapfl.plugins import companions, home_of
 
 LINK_PORT = 8000
+PASSPHRASES = "passphrases"
 _HOME = PurePosixPath("/opt/dapfl")
 # Its socket is for the group of the SuperNode's user; nothing else of it is.
 _WORKER_USER = """User=dapfl-worker
@@ -61,8 +63,13 @@ def prepare(
     path: Path,
     place: Place,
     advance: Callable[[], object] = lambda: None,
+    *,
+    passphrases: bool = False,
 ) -> Deployment:
-    """Makes every participant's folder; `advance` is called after each of the `keys_needed` keys."""
+    """Makes every participant's folder; `advance` is called after each of the `keys_needed` keys.
+
+    With `passphrases` each bundle is under a passphrase of its own, which stays outside of the folders.
+    """
     from dapfl.engines.flower.deployment import membership  # which makes folders by this module
 
     programs.require_flower()
@@ -83,7 +90,9 @@ def prepare(
         settings = ClientSettings(client=min(bundles), run=config, policy=policy)
         able, bundles = membership.keep(path, place, settings, keys.server, bundles)
         keys = replace(keys, server=able, clients=bundles)
-        save_bundle(bundle_path(server.path, None), able)
+        if passphrases:
+            (path / PASSPHRASES).mkdir(mode=0o700)
+        save_bundle(bundle_path(server.path, None), able, new_passphrase(path, "server"))
         write(path / "ca.crt", server.authority.read_bytes())
         (path / "files").mkdir(mode=0o700)
         write_files(path / "files", files)
@@ -95,9 +104,12 @@ def prepare(
     for client, bundle in keys.clients.items():
         folder = deployment.client(client)
         settings = ClientSettings(client=client, run=config, policy=policy)
-        write_client_folder(folder, settings, bundle, place, files)
+        passphrase = new_passphrase(path, client_name(client))
+        write_client_folder(folder, settings, bundle, place, files, passphrase=passphrase)
     write_files(server.path, files)
     readme = _readme(place, sorted(keys.clients))
+    if (path / PASSPHRASES).exists():
+        readme += _LOCKED
     if keys.server is not None and keys.server.committee is not None:
         readme += _committee(keys.server.committee)
     write(path / "README.md", readme.encode())
@@ -112,20 +124,25 @@ def write_client_folder(
     files: Mapping[str, bytes],
     authority: bytes | None = None,
     node: certificates.KeyPair | None = None,
+    passphrase: str | None = None,
 ) -> None:
     """What a device needs. A client that joins later also needs what `create` has made for the others."""
     if authority is not None and node is not None:
         make_client_folder(folder, authority, node)
     folder.write_settings(settings)
     if bundle is not None:
-        save_bundle(bundle_path(folder.path, settings.client), bundle)
+        save_bundle(bundle_path(folder.path, settings.client), bundle, passphrase)
     port = _NODE_PORT + settings.client
     _script(folder.path / "start-supernode.sh", programs.supernode(place.address, port))
     name = client_name(settings.client)
-    _unit(folder.path, "dapfl-supernode", "start-supernode.sh", place, f"Dap-FL {name}")
+    node = place.home / name.replace("client", "node")  # where install.sh puts what the SuperNode needs
+    words = f"Dap-FL SuperNode of {name}"
+    _unit(folder.path, "dapfl-supernode", "start-supernode.sh", place, words, there=node)
     _script(folder.path / "start-worker.sh", _worker())
-    words = "Dap-FL worker, with the keys"
+    words = f"Dap-FL worker of {name}, with its keys"
     _unit(folder.path, "dapfl-worker", "start-worker.sh", place, words, _WORKER_USER)
+    write(folder.path / "install.sh", _install(place.home / name, node).encode())
+    (folder.path / "install.sh").chmod(0o755)
     write_files(folder.path, files)
 
 
@@ -134,6 +151,16 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write(folder / name, content)
+
+
+def new_passphrase(path: Path, participant: str) -> str | None:
+    """A passphrase for a participant's bundle, kept in the deployment's directory; None if it uses none."""
+    folder = path / PASSPHRASES
+    if not folder.exists():
+        return None
+    made = generate()
+    write(folder / f"{participant}.passphrase", made.encode() + b"\n", private=True)
+    return made
 
 
 def _portable(config: RunConfig, policy: PolicyConfig) -> tuple[dict[str, bytes], RunConfig, PolicyConfig]:
@@ -185,11 +212,42 @@ def _worker() -> list[str]:
     return ["python", "-m", "dapfl.engines.flower.apps.worker_service", ".", "/run/dapfl-worker/socket"]
 
 
+def _install(folder: PurePosixPath, node: PurePosixPath) -> str:
+    """Makes two services of a device: a SuperNode, and a worker whose keys and data it cannot read."""
+    return dedent(f"""\
+        #!/bin/sh
+        # Run as root, once, in {folder}. Afterwards the SuperNode runs as the user dapfl, out of {node},
+        # and the worker with keys, data and agent as dapfl-worker, out of this folder.
+        set -eu
+        cd "$(dirname "$0")"
+        units=${{DAPFL_UNITS:-/etc/systemd/system}}
+        id dapfl >/dev/null 2>&1 || useradd --system --user-group dapfl
+        id dapfl-worker >/dev/null 2>&1 || useradd --system --gid dapfl dapfl-worker
+        mkdir -m 700 {node}
+        mv ca.crt node.key node.pub node.secret start-supernode.sh .flower {node}/
+        echo 'worker-socket = "/run/dapfl-worker/socket"' > {node}/node.toml
+        rm node.toml
+        chmod 711 {folder.parent}
+        chmod 700 .
+        chown -R dapfl: {node}
+        chown -R dapfl-worker: .
+        mv dapfl-worker.service dapfl-supernode.service "$units"/
+        systemctl daemon-reload
+        systemctl enable --now dapfl-worker dapfl-supernode
+        """)
+
+
 def _unit(
-    folder: Path, name: str, script: str, place: Place, description: str, user: str = "User=dapfl"
+    folder: Path,
+    name: str,
+    script: str,
+    place: Place,
+    description: str,
+    user: str = "User=dapfl",
+    there: PurePosixPath | None = None,
 ) -> None:
     """A systemd unit for a folder in the deployment's home."""
-    there = place.home / folder.name
+    there = there or place.home / folder.name
     text = f"""\
         [Unit]
         Description={description}
@@ -238,7 +296,7 @@ def _readme(place: Place, clients: list[ClientId]) -> str:
 
             server:  ./start-superlink.sh      on 127.0.0.1:{LINK_PORT} only, since it has no password
                      ./start-gateway.sh        on port {place.port}: lets SuperNodes in, and nobody else
-            client:  ./start-supernode.sh
+            client:  sudo ./install.sh         a SuperNode, and a worker whose keys it cannot read
             server:  ./run.sh --out first-run
 
         When clients come and go (each makes update-001/, ... here):
@@ -248,9 +306,20 @@ def _readme(place: Place, clients: list[ClientId]) -> str:
             dapfl deploy remove . CLIENT      server.update only
             server:  dapfl deploy update FOLDER server.update; the others get the roster with the next round
 
+        To try it without systemd: ./start-supernode.sh, as the one user that owns the folder.
         There is a systemd unit for each program that keeps running. The full guide is docs/deployment.md in
         Dap-FL's documentation.
         """)
+
+
+_LOCKED = f"""
+## Passphrases
+
+Every bundle of keys is under a passphrase of its own, in {PASSPHRASES}/. Tell each owner theirs over another
+channel than the one that the folder takes, and delete the copies here. The owner puts it into a file that
+only the programs' user can read, not in the folder, and names that file before starting them:
+`export {VARIABLE}=FILE` (in a systemd unit: `Environment={VARIABLE}=FILE`).
+"""
 
 
 def _committee(keys: CommitteeKeys) -> str:

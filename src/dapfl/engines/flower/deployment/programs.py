@@ -5,6 +5,7 @@ Every command is to be run in a participant's folder.
 
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 
@@ -72,12 +73,27 @@ def superexec(address: str, parent: int) -> list[str]:
 
 
 def supernode(address: str, port: int) -> list[str]:
-    """A SuperNode. Its ClientApps reach it at `port` on loopback."""
-    return [
+    """A SuperNode, and the program that starts its ClientApps, which reaches it at `port` on loopback (or at
+    another, named by DAPFL_NODE_PORT).
+
+    A SuperNode that starts this program by itself gives work to any local user who asks. As two processes
+    they share a secret, and nobody else is given any.
+    """
+    secret = ("--superexec-auth-secret-file", "node.secret")
+    executor = shlex.join(["flower-superexec", "--insecure", *secret])
+    node = [
         "flower-supernode",
         *("--superlink", address),
         *("--root-certificates", "ca.crt"),
         *("--auth-supernode-private-key", "node.key"),
-        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--host", "127.0.0.1"),
         *("--node-config", "node.toml"),
+        *("--isolation", "process", *secret),
     ]
+    # `exec` keeps the process id, so that the executor ends with the SuperNode.
+    both = (
+        f"port=${{DAPFL_NODE_PORT:-{port}}}; "
+        f'{executor} --runtime-api-address "127.0.0.1:$port" --parent-pid $$ & '
+        f'exec {shlex.join(node)} --port "$port" "$@"'
+    )
+    return ["sh", "-c", both, "supernode"]
