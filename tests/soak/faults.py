@@ -61,6 +61,7 @@ class Faulty:
     ) -> None:
         self.small, self.inner, self.disk, self.rng, self.tally = small, inner, disk, rng, tally
         self.late: dict[ClientId, bytes] = {}
+        self.older: dict[ClientId, bytes] = {}  # the states before the last exchange
 
     def exchange(self, messages: Mapping[ClientId, bytes], timeout: float, *more: Any) -> Exchange:
         small, rng = self.small, self.rng
@@ -80,6 +81,9 @@ class Faulty:
             self._restart(client, small.parts[client].saved_state())
         if fault == "client-lost-its-memory":
             self._restart(client, None)
+        if fault == "client-newest-state-damaged":  # it goes on from the state before it
+            self._restart(client, self.older.get(client))
+        self.older = {each: part.saved_state() for each, part in small.parts.items()}
         if fault == "client-gone":
             messages = {c: data for c, data in messages.items() if c != client}
         replies, failures = self.inner.exchange(messages, timeout)
@@ -113,6 +117,7 @@ _FAULTS = [
     "client-late",
     "client-killed",
     "client-lost-its-memory",
+    "client-newest-state-damaged",
     "reply-twice",
     "reply-damaged",
     "cs-killed-before-sending",
@@ -198,16 +203,20 @@ def _check(
         if any(rejection.reason == "internal-error" for rejection in record.rejections):
             tally.problems.append(f"internal-error in round {record.round}: {where}")
     cohorts = [records[t].cohort for t in range(ROUNDS)]
-    expected = _undisturbed(cohorts, options)
+    calm, expected = _undisturbed(cohorts, options)
     last = max((t for t in range(ROUNDS) if records[t].accuracy is not None and cohorts[t]), default=None)
     if last is None or options["codec"] == "compact":  # whose clients carry over what was not taken
         return
     if records[last].loss != expected[last].loss:
         tally.problems.append(f"after round {last} the loss is not that of a run without faults: {where}")
+    if last == ROUNDS - 1 and not np.array_equal(small.federation.weights, calm.federation.weights):
+        tally.problems.append(f"the model is not that of a run without faults: {where}")
 
 
-def _undisturbed(cohorts: list[tuple[ClientId, ...]], options: Mapping[str, Any]) -> list[RoundRecord]:
-    """The records of a run without faults, in which these clients take part."""
+def _undisturbed(
+    cohorts: list[tuple[ClientId, ...]], options: Mapping[str, Any]
+) -> tuple[Small, list[RoundRecord]]:
+    """A run without faults in which these clients take part, and its records."""
 
     class Chosen:
         def select(self, t: int, clients: Any) -> tuple[ClientId, ...]:
@@ -221,4 +230,5 @@ def _undisturbed(cohorts: list[tuple[ClientId, ...]], options: Mapping[str, Any]
         def restore(self, state: bytes) -> None: ...
 
     calm = {**options, "one_exchange_per_round": False, "options": {"selector": Chosen()}}
-    return Small(**calm).play(ROUNDS)
+    made = Small(**calm)
+    return made, made.play(ROUNDS)

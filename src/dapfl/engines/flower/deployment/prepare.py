@@ -135,13 +135,13 @@ def write_client_folder(
     port = _NODE_PORT + settings.client
     _script(folder.path / "start-supernode.sh", programs.supernode(place.address, port))
     name = client_name(settings.client)
-    node = place.home / name.replace("client", "node")  # where install.sh puts what the SuperNode needs
+    beside = place.home / name.replace("client", "node")  # where install.sh puts what the SuperNode needs
     words = f"Dap-FL SuperNode of {name}"
-    _unit(folder.path, "dapfl-supernode", "start-supernode.sh", place, words, there=node)
+    _unit(folder.path, "dapfl-supernode", "start-supernode.sh", place, words, there=beside)
     _script(folder.path / "start-worker.sh", _worker())
     words = f"Dap-FL worker of {name}, with its keys"
     _unit(folder.path, "dapfl-worker", "start-worker.sh", place, words, _WORKER_USER)
-    write(folder.path / "install.sh", _install(place.home / name, node).encode())
+    write(folder.path / "install.sh", _install(place.home / name, beside).encode())
     (folder.path / "install.sh").chmod(0o755)
     write_files(folder.path, files)
 
