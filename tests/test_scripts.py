@@ -1,9 +1,11 @@
 """The scripts that set the project up, and the lists that point into it."""
 
 import os
+import re
 import shutil
 import stat
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,14 @@ FIRST_OF_EACH_FOLDER = sorted({str(path.parent): str(path) for path in reversed(
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """What `scripts/setup` looks at, and a Python that only notes that it was called."""
-    for name in ("scripts/setup", "setup.py", "pyproject.toml", "requirements.lock", *NATIVE):
+    for name in (
+        "scripts/setup",
+        "setup.py",
+        "pyproject.toml",
+        "requirements.lock",
+        "requirements-torch.lock",
+        *NATIVE,
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     python = tmp_path / ".venv" / "bin" / "python"
@@ -40,12 +49,30 @@ def test_setup_does_nothing_when_nothing_has_changed(project: Path) -> None:
     assert not installs(project)
 
 
-@pytest.mark.parametrize("changed", ["setup.py", "requirements.lock", *FIRST_OF_EACH_FOLDER])
+@pytest.mark.parametrize(
+    "changed", ["setup.py", "requirements.lock", "requirements-torch.lock", *FIRST_OF_EACH_FOLDER]
+)
 def test_setup_notices_a_change_of(project: Path, changed: str) -> None:
     installs(project)
     with (project / changed).open("a") as file:
         file.write("\n")
     assert installs(project)
+
+
+def test_what_is_installed_is_checked_by_its_hash(project: Path) -> None:
+    installs(project)
+    locked, torch, more, own = (project / "calls").read_text().splitlines()
+    for call in (locked, torch):
+        assert "--require-hashes" in call and "--no-deps" in call
+    assert more.endswith("torch==" + version("torch").partition("+")[0])
+    assert "--no-deps" in own and "--no-build-isolation" in own
+
+
+@pytest.mark.parametrize("lock", sorted(path.name for path in ROOT.glob("requirements*.lock")))
+def test_every_line_of_a_lock_has_a_version_and_hashes(lock: str) -> None:
+    text = (ROOT / lock).read_text().replace(" \\\n", "").splitlines()
+    for line in text[1:]:
+        assert re.fullmatch(r"[a-z0-9-]+==[^ ]+(    --hash=sha256:[0-9a-f]{64})+", line), line
 
 
 def test_the_readme_of_the_examples_lists_every_one() -> None:

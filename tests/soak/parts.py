@@ -6,6 +6,7 @@ from typing import Any
 from tests.soak.counts import Counts
 from tests.soak.faults import FaultTally, run_with_faults
 from tests.soak.hostile import Tally, attack, megabytes
+from tests.soak.processes import run_with_faults as run_processes
 from tests.soak.secrets import leaks
 
 _MESSAGES = 2000
@@ -58,6 +59,22 @@ def faults(counts: Counts) -> None:
     counts.problems += tally.problems
 
 
+def processes(counts: Counts) -> None:
+    """Faults of real processes: the local engine, and every third time Flower."""
+    tally, number = FaultTally(), counts.batch("processes")
+    run_processes(tally, number, "flower" if number % 3 == 2 else "local")
+    counts.add(
+        "processes",
+        faults=sum(tally.faults.values()),
+        kinds=tally.faults,
+        runs=tally.runs,
+        rounds=tally.rounds,
+        lost_rounds=tally.lost_rounds,
+        named=tally.rejections,
+    )
+    counts.problems += tally.problems
+
+
 def secrets(counts: Counts) -> None:
     """Searches for private values in all that a run leaves behind."""
     found = leaks("committee" if counts.batch("secrets") % 2 else "shared")
@@ -65,4 +82,9 @@ def secrets(counts: Counts) -> None:
     counts.problems += [f"found outside: {name}" for name in found]
 
 
-PARTS: dict[str, Callable[[Counts], None]] = {"messages": messages, "faults": faults, "secrets": secrets}
+PARTS: dict[str, Callable[[Counts], None]] = {
+    "messages": messages,
+    "faults": faults,
+    "processes": processes,
+    "secrets": secrets,
+}

@@ -1,0 +1,180 @@
+"""Faults of real processes: whole runs on both engines, whose processes are killed at random instants.
+
+A run is killed with all its processes, or one of them is; its newest checkpoint is damaged or removed in
+between; then it is resumed, until it has finished. If everyone took part in every round, its model must be
+that of a run without faults; in any case every round is there once, and counts those that it has taken.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import psutil
+
+from tests.soak.faults import FaultTally
+
+Engine = Literal["local", "flower"]
+ROUNDS, CLIENTS = 6, 3
+_PATIENCE = 1200.0  # seconds in which a run must end
+_TASK = Path(__file__).parents[1] / "engines" / "tiny_task.py"
+_CONFIG = f"""
+task = "{_TASK}:TASK"
+setting = "small"
+clients = {CLIENTS}
+rounds = {ROUNDS}
+seed = 5
+mean_samples = 60
+std_samples = 10
+workers = 2
+[crypto]
+key_bits = 512
+codec = "exact"
+allow_insecure_small_keys = true
+"""
+_VICTIMS: dict[Engine, dict[str, str]] = {
+    "local": {"worker-killed": "multiprocessing.spawn"},
+    "flower": {
+        "worker-killed": "apps.worker",
+        "supernode-killed": "flower-supernode",
+        "superlink-killed": "flower-superlink",
+    },
+}
+_BETWEEN = ("run-killed", "newest-checkpoint-damaged", "newest-checkpoint-missing")
+
+
+def run_with_faults(tally: FaultTally, seed: int, engine: Engine, most: int = 4) -> None:
+    """One run with up to `most` faults."""
+    rng = np.random.default_rng(seed)
+    expected, usual = _undisturbed(engine)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        process = _start(folder, engine, path)
+        for _ in range(most):
+            fault = str(rng.choice([*_VICTIMS[engine], *_BETWEEN]))
+            if _ended_within(process, float(rng.uniform(0.2, 1.0)) * usual):
+                break
+            if fault in _BETWEEN:
+                _kill_all(process)
+                fault = fault if _spoil(path, fault, rng) else "run-killed"
+                process = _start(folder, engine, path)
+            elif not _kill_one(process, _VICTIMS[engine][fault], rng):
+                continue
+            tally.faults[f"{engine}: {fault}"] += 1
+        while not _ended_within(process, _PATIENCE) or process.returncode != 0:
+            if process.returncode is None or not (path / "manifest.json").exists():
+                tally.problems.append(f"{engine}, seed {seed}: the run does not end: {_log(folder)}")
+                _kill_all(process)
+                return
+            said = _log(folder)  # it has ended with an error, as it does without its SuperLink
+            tally.rejections[said.split(".")[0][:80]] += 1
+            if "resume" not in said and "ended" not in said:
+                tally.problems.append(f"{engine}, seed {seed}: {said}")
+                return
+            process = _start(folder, engine, path)
+        _check(tally, f"{engine}, seed {seed}", path, expected)
+    tally.runs += 1
+
+
+def _check(tally: FaultTally, where: str, path: Path, expected: bytes) -> None:
+    lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+    tally.rounds += len(lines)
+    if [line["round"] for line in lines] != list(range(ROUNDS)):
+        tally.lost_rounds += ROUNDS - len(lines)
+        tally.problems.append(f"{where}: rounds {[line['round'] for line in lines]}")
+    for line in lines:
+        taken = [client["id"] for client in line["clients"] if client["status"] == "accepted"]
+        tally.rejections.update(c["status"] for c in line["clients"] if c["status"] != "accepted")
+        if line["cohort"] and taken != line["cohort"]:
+            tally.problems.append(f"{where}: round {line['round']} took {taken}, counts {line['cohort']}")
+    if all(len(line["cohort"]) == CLIENTS for line in lines) and _model(path) != expected:
+        tally.problems.append(f"{where}: the model is not that of a run without faults")
+
+
+@cache
+def _undisturbed(engine: Engine) -> tuple[bytes, float]:
+    """The model of a run without faults, and the seconds that it took."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        process = _start(folder, engine, Path(folder) / "run")
+        assert _ended_within(process, _PATIENCE) and process.returncode == 0, _log(folder)
+        return _model(Path(folder) / "run"), time.monotonic() - began
+
+
+def _model(path: Path) -> bytes:
+    with np.load(path / "model.npz") as tensors:
+        return b"".join(tensors[name].tobytes() for name in sorted(tensors.files))
+
+
+def _start(folder: str, engine: Engine, path: Path) -> subprocess.Popen[Any]:
+    """Starts the run, or resumes it, in a process group of its own."""
+    config = Path(folder) / "run.toml"
+    config.write_text(_CONFIG)
+    new = ["--config", str(config), "--engine", engine, "--out", str(path)]
+    begun = (path / "manifest.json").exists()
+    if not begun and path.exists():  # killed before it had written anything
+        subprocess.run(["rm", "-rf", str(path)], check=True)
+    command = [sys.executable, "-m", "dapfl.cli", "run", *(["--resume", str(path)] if begun else new)]
+    with (Path(folder) / "log").open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+
+def _ended_within(process: subprocess.Popen[Any], seconds: float) -> bool:
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _kill_all(process: subprocess.Popen[Any]) -> None:
+    """kill -9: the run first, so that it cannot tidy up, then whatever it has started."""
+    try:
+        children = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        children = []
+    process.kill()
+    process.wait()
+    for child in children:
+        try:
+            child.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(children, timeout=60)
+
+
+def _kill_one(process: subprocess.Popen[Any], name: str, rng: np.random.Generator) -> bool:
+    """Kills one of the run's processes whose command line has this in it; whether there was one."""
+    try:
+        found = [p for p in psutil.Process(process.pid).children(recursive=True) if name in str(p.cmdline())]
+        if found:
+            os.kill(found[int(rng.integers(len(found)))].pid, signal.SIGKILL)
+    except (psutil.Error, ProcessLookupError):
+        return False
+    return bool(found)
+
+
+def _spoil(path: Path, fault: str, rng: np.random.Generator) -> bool:
+    """Damages or removes the newest checkpoint, if there is an older one."""
+    newest = path / "checkpoint" / "checkpoint.msgpack"
+    if fault == "run-killed" or not newest.with_name("checkpoint.previous.msgpack").exists():
+        return fault == "run-killed"
+    if fault == "newest-checkpoint-missing":
+        newest.unlink(missing_ok=True)
+    else:
+        data = bytearray(newest.read_bytes())
+        data[int(rng.integers(len(data)))] ^= 1 << int(rng.integers(8))
+        newest.unlink()  # the older one may be a link to it
+        newest.write_bytes(data)
+    return True
+
+
+def _log(folder: str) -> str:
+    return (Path(folder) / "log").read_text("utf-8", "replace").strip().splitlines()[-1][:300]
