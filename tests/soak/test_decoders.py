@@ -1,5 +1,6 @@
 """Files that were damaged, or that somebody has made up, are refused by name."""
 
+import io
 import json
 from collections.abc import Callable
 from functools import cache
@@ -14,11 +15,14 @@ from hypothesis import strategies as st
 from dapfl.config import load
 from dapfl.errors import DapflError
 from dapfl.federation.keys.bundles import load_bundle, save_bundle
+from dapfl.federation.keys.roster import SignedRoster
+from dapfl.learning.datasets.frames import read_frames
 from dapfl.runs.directory import Checkpoint, RunDirectory
 from dapfl.runs.manifest import Manifest
 from dapfl.runs.results import RoundsReader
 from tests.fake_runs import manifest
 from tests.federation.small import Small
+from tests.learning.datasets.pickled_frames import frame, pickled
 from tests.soak.hostile import altered
 
 
@@ -74,6 +78,14 @@ FILES: dict[str, tuple[Callable[[Path], bytes], Callable[[Path], object]]] = {
         lambda path: Small(standalone=True).parts[1].restore(path.read_bytes()),
     ),
 }
+FILES["roster"] = (
+    lambda _: SignedRoster(b"a roster" * 20, b"a signature" * 20).to_bytes(),
+    lambda path: SignedRoster.from_bytes(path.read_bytes()),
+)
+FILES["data: pickled frames"] = (
+    lambda _: pickled({1: [frame({"x": np.array([0.5, 1.5]), "label": np.array([3, 4])})]}),
+    lambda path: read_frames(io.BytesIO(path.read_bytes())),
+)
 CONFIGURATION = b'task = "logistic-mnist"\nrounds = 3\n[crypto]\nkey_bits = 2048\n'
 ROUND = b'{"round":0,"loss":0.5,"seconds":{"total":1.0},"clients":[{"id":1,"status":"accepted","eta":0.1}]}\n'
 
