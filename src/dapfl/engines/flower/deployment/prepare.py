@@ -198,7 +198,8 @@ def _script(path: Path, command: list[str]) -> None:
     """A script that runs a command in its own folder. Arguments of the script go to the command."""
     exports = "\n".join(f"export {name}={value}" for name, value in programs.OFFLINE.items())
     # The environment beside the folder, as the guide installs it; otherwise the programs on the path.
-    find = 'if [ -d ../venv/bin ]; then export PATH="$PWD/../venv/bin:$PATH"; fi'
+    find = 'if [ -d ../venv/bin ]; then export PATH="$PWD/../venv/bin:$PATH"; fi\n'
+    find += 'if [ -d ../data ]; then export DAPFL_DATA="${DAPFL_DATA:-$PWD/../data}"; fi'
     text = (
         f'#!/bin/sh\nset -eu\ncd "$(dirname "$0")"\n{find}\n{exports}\nexport FLWR_HOME="$PWD/.flower"\n'
         f'exec {shlex.join(command)} "$@"\n'
@@ -268,7 +269,8 @@ def _unit(
         PrivateTmp=yes
         ProtectSystem=strict
         ProtectHome=yes
-        ReadWritePaths={there}
+        # Keys, state and logs are in the folder. Data sets are fetched into the other, if it is there.
+        ReadWritePaths={there} -{place.home}/data
 
         [Install]
         WantedBy=multi-user.target
