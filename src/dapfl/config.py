@@ -28,6 +28,7 @@ EnvelopeName = Literal["paillier", "hybrid"]
 CodecName = Literal["exact", "compact"]
 Randomness = Literal["djn", "full"]
 Generator = Literal["n+1", "random"]
+DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 
 SECURE_BITS = 2048  # the smallest Paillier modulus that counts as secure
 LARGEST_BITS = 16384  # keys beyond this take hours to make, and protect no better
@@ -207,6 +208,7 @@ class RunConfig(_Config, frozen=True, kw_only=True):
     seed: Natural = 0  # decides everything random but keys
     engine: Literal["local", "flower"] = "local"  # where the clients live: worker processes, or Flower nodes
     workers: Natural = 0  # processes of the local engine; 0: one a core
+    device: DeviceName = "cpu"  # where models train and are scored; auto: a GPU if PyTorch finds one
     partition: str = "iid"  # who has which samples: iid, dirichlet:A, natural, resampled or own
     # samples of a client; none: the paper's 600, or, in a task of one's own, an equal part of all
     mean_samples: Positive | None = None

@@ -46,6 +46,7 @@ _OPTIONS = (
     PER_ROUND,
     SEED,
     Option("engine", "engine", "where the clients run"),
+    Option("device", "device", "where models train and are scored"),
     Option("workers", "workers", "worker processes (default: one per core)", "W"),
     Option(
         "partition",

@@ -17,6 +17,7 @@ from dapfl.federation.assembly import Shared, build_client
 from dapfl.federation.client import Client
 from dapfl.federation.keys.bundles import ClientBundle
 from dapfl.federation.transport import ClientId
+from dapfl.learning import device
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ class EngineKind:
 
 
 def _open_local(setup: EngineSetup) -> Engine:
-    workers, states = setup.config.workers, setup.states
-    return WorkerPool(setup.factories(), setup.shared, workers=workers, states=states)
+    workers = device.workers(setup.config.workers)
+    return WorkerPool(setup.factories(), setup.shared, workers=workers, states=setup.states)
 
 
 def _open_inline(setup: EngineSetup) -> Engine:

@@ -37,6 +37,7 @@ from dapfl.federation.server.outgoing import KnownRoster
 from dapfl.federation.server_state.state_file import StateFile
 from dapfl.federation.training import LocalTraining
 from dapfl.federation.transport import ClientId, Transport
+from dapfl.learning import device
 from dapfl.learning.data import Dataset
 from dapfl.learning.fairness import ClientTests
 from dapfl.learning.optimisers import gradients_per_step
@@ -149,6 +150,9 @@ class Shared:
     policy: PolicyConfig = PolicyConfig()  # noqa: RUF009 - frozen
     primer: bytes = b""
     store: ModelStore = field(default_factory=ModelStore)
+
+    def __post_init__(self) -> None:
+        device.use(self.config.device)
 
     @cached_property
     def partition(self) -> "list[NDArray[np.int32]]":
@@ -325,6 +329,7 @@ def build_federation(
     """
     if selection != "all" and not config.share_reports:
         raise ConfigError("A server that selects clients needs their reports: share_reports must be true.")
+    device.use(config.device)
     task = get_task(config.task)
     evaluator = Evaluator(task, client_tests(config))
     parameters = parameters_of(config, task_runtime(task), step)

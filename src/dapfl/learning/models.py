@@ -36,8 +36,8 @@ class _Native(nn.Module):
         self._weights = tuple(self.parameters())
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits of a batch; by torch where it is asked for gradients."""
-        if torch.is_grad_enabled():
+        """Logits of a batch; by torch where it is asked for gradients, or elsewhere than on the CPU."""
+        if torch.is_grad_enabled() or images.device.type != "cpu":
             logits: Tensor = super().forward(images)
             return logits
         logits = torch.empty(len(images), 10)

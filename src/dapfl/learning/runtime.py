@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from dapfl.errors import DataError, TaskError
 from dapfl.hyperparameters import Hyperparameters
+from dapfl.learning import device
 from dapfl.learning.data import Dataset
 from dapfl.learning.inputs import scale_inputs
 from dapfl.learning.layout import Layout, Weights
@@ -91,7 +92,6 @@ class ClosedForm(Protocol):
         """Moves the weights by -η times the gradient of each batch's mean cross-entropy, in turn."""
 
 
-@cache
 def task_runtime(task: Task) -> TaskRuntime:
     """The runtime of a task in this process, made once; TaskError if model, data and loss do not fit.
 
@@ -99,16 +99,23 @@ def task_runtime(task: Task) -> TaskRuntime:
     from more, worker processes fill the cores, and one order of summation makes results equal bit
     for bit wherever a client trains.
     """
+    return _runtime_on(device.current(), task)
+
+
+@cache
+def _runtime_on(place: torch.device, task: Task) -> TaskRuntime:
     torch.set_num_threads(1)
     module = build_model(task, seed=0)
     data = _load_data(task)
-    trained = tuple(weight for weight in module.parameters() if weight.requires_grad)
     epoch: Epoch
     scaled = takes_floats(data)
     if scaled:
         scale_inputs(module, data.train_images)
+    module.to(place)
+    trained = tuple(weight for weight in module.parameters() if weight.requires_grad)
     if (
         isinstance(module, ClosedForm)
+        and place.type == "cpu"
         and task.loss is cross_entropy
         and task.optimizer is None
         and not scaled
@@ -146,7 +153,10 @@ def torch_seeded(seed: int) -> Iterator[None]:
     """Starts torch's global random stream (initialisation, dropout) at the seed; restores it afterwards."""
     generator = torch.default_generator
     before = generator.get_state()
-    generator.manual_seed(seed)
+    if device.current().type == "cpu":
+        generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)  # of every device
     try:
         yield
     finally:
@@ -257,7 +267,7 @@ def _try_out(runtime: TaskRuntime) -> None:
     runtime.module.eval()
     with torch.inference_mode():
         try:
-            outputs = runtime.module(as_inputs(data.train_images[:2].copy()))
+            outputs = runtime.module(device.moved(as_inputs(data.train_images[:2].copy())))
         except Exception as error:
             raise TaskError(f"The model of task {task.name} fails on its data: {_words(error)}.") from error
         places = data.train_labels.shape[1:]
@@ -269,7 +279,7 @@ def _try_out(runtime: TaskRuntime) -> None:
                 f"samples: it must be {wanted}, {meaning}."
             )
         try:
-            loss = task.loss(outputs, as_labels(data.train_labels[:2]))
+            loss = task.loss(outputs, device.moved(as_labels(data.train_labels[:2])))
         except Exception as error:
             raise TaskError(f"The loss of task {task.name} fails on its data: {_words(error)}.") from error
     if not isinstance(loss, Tensor) or loss.numel() != 1:

@@ -21,6 +21,7 @@ from dapfl.arrays import Vector
 from dapfl.config import OptimiserConfig
 from dapfl.errors import DataError
 from dapfl.hyperparameters import Hyperparameters
+from dapfl.learning import device
 from dapfl.learning.fairness import ClientTests
 from dapfl.learning.inputs import measure, scale_inputs
 from dapfl.learning.layout import Layout
@@ -146,7 +147,7 @@ class Learner:
                 f"the first is training sample {mine[bad[0]]} of task {self._runtime.task.name}. "
                 "Clean or remove them."
             )
-        return as_inputs(inputs), as_labels(data.train_labels[mine])
+        return device.moved(as_inputs(inputs)), device.moved(as_labels(data.train_labels[mine]))
 
     def train(self, weights: Vector, hyperparameters: Hyperparameters, rng: np.random.Generator) -> Vector:
         """Eq. 2: α epochs of SGD over D_i at the learning rate η; returns ŵ_i(t).
@@ -168,7 +169,7 @@ class Learner:
             epoch = optimizer_epoch(runtime, hyperparameters.eta)
         with torch_seeded(int(rng.integers(2**63))):
             for _ in range(hyperparameters.alpha):
-                order = torch.from_numpy(rng.permutation(self.sample_count))
+                order = device.moved(torch.from_numpy(rng.permutation(self.sample_count)))
                 epoch(inputs, labels, order, lengths, hyperparameters)
         if rule is not None:
             self.step_size = rule.last
@@ -193,16 +194,18 @@ class Evaluator:
     @cached_property
     def _samples(self) -> Samples:
         data = self._runtime.data
-        return as_inputs(np.array(data.test_images)), as_labels(data.test_labels)
+        inputs = device.moved(as_inputs(np.array(data.test_images)))
+        return inputs, device.moved(as_labels(data.test_labels))
 
     def evaluate(self, weights: Vector) -> Score:
         """Loss, accuracy and macro-F1 of the weights on the test set, and the accuracy for each client."""
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        threads = os.cpu_count() if device.current().type == "cpu" else 1
+        with ThreadPoolExecutor(threads) as pool:
             own = self._runtime.task.metrics
             loss, cells, outputs = _evaluate(
                 self._runtime, weights, *self._samples, pool.map, keep_outputs=bool(own)
             )
-        classes, labels = self._runtime.data.classes, self._samples[1]
+        classes, labels = self._runtime.data.classes, self._samples[1].cpu()
         metrics = _metrics((loss, cells, outputs), labels, classes)
         accuracies = self._tests.accuracies(cells // classes == cells % classes) if self._tests else ()
         more = {name: float(measure(outputs, labels)) for name, measure in own.items()}
@@ -245,8 +248,8 @@ def _evaluate(
             truth = labels[batch]
             loss = float(runtime.task.loss(outputs, truth)) * truth.numel()
             cells = truth * classes + outputs.argmax(1) if classes else torch.empty(0, dtype=torch.int64)
-        kept = outputs if keep_outputs else torch.empty(0)
-        return loss, cells.flatten().numpy(), kept
+        kept = outputs.cpu() if keep_outputs else torch.empty(0)
+        return loss, cells.flatten().cpu().numpy(), kept
 
     losses, cells, outputs = zip(*each(score, range(0, len(labels), EVALUATION_BATCH)), strict=True)
     return sum(losses), np.concatenate(cells), torch.cat(outputs)
