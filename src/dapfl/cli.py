@@ -9,6 +9,7 @@ from typing import NoReturn
 from dapfl import __version__
 from dapfl.console import err
 from dapfl.errors import DapflError, UserError
+from dapfl.parts import absent
 
 COMMANDS = {
     "run": "one federated run: Dap-FL or any other setting",
@@ -68,6 +69,8 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if args.debug:
             raise
+        if isinstance(error, ModuleNotFoundError):
+            error = absent(error) or error
         if isinstance(error, DapflError):
             err.print(f"dapfl {args.command}: {error}", markup=False)
             return 2 if isinstance(error, UserError) else 1

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from dapfl.parts import absent
+
 
 def lazy_names(
     package: str, homes: Mapping[str, str]
@@ -18,7 +20,10 @@ def lazy_names(
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(homes[name])
+        try:
+            module = import_module(homes[name])
+        except ModuleNotFoundError as error:
+            raise (absent(error) or error) from None
         value = module if homes[name] == f"{package}.{name}" else getattr(module, name)
         namespace[name] = value
         return value

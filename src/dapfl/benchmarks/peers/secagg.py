@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dapfl.arrays import Vector
 
-INSTALL = "pip install 'dapfl[flower]'"
+INSTALL = "pip install 'flwr==1.41.0'"
 _MODULUS = 1 << 32
 _LEVELS = 1 << 22
 _CLIPPING = 8.0

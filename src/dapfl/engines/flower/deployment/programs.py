@@ -23,7 +23,10 @@ OFFLINE = {
 def require_flower() -> None:
     """ConfigError unless Flower is installed."""
     if importlib.util.find_spec("flwr") is None:
-        raise ConfigError("The engine 'flower' needs Flower: pip install 'flwr==1.41.0' httpx.")
+        raise ConfigError(
+            "The engine 'flower' needs Flower, which is not installed: pip install '.[flower]' in a checkout "
+            "of Dap-FL, or pip install 'flwr==1.41.0' httpx."
+        )
 
 
 def environment(folder: ServerFolder | ClientFolder, extra: Mapping[str, str] = {}) -> dict[str, str]:
