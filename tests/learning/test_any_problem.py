@@ -127,6 +127,30 @@ def test_outputs_of_another_shape_than_the_labels_are_said() -> None:
         task_runtime(task)
 
 
+def test_lists_are_said() -> None:
+    inputs, labels = [[0.0, 1.0]] * 4, np.array([0, 1, 0, 1])
+    task = Task("lists", lambda: nn.Linear(2, 2), lambda: Dataset(inputs, labels, inputs, labels, 2))  # type: ignore[arg-type]
+    with pytest.raises(TaskError, match=r"training samples of task lists are a list.*numpy\.array"):
+        task_runtime(task)
+
+
+def test_one_logit_for_two_classes_is_said_with_the_way_out() -> None:
+    inputs, labels = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
+    task = Task("single", lambda: nn.Linear(2, 1), lambda: Dataset(inputs, labels, inputs, labels, 2))
+    with pytest.raises(TaskError, match=r"\(2, 1\).*must be \(2, 2\).*classes=0.*BCEWithLogitsLoss"):
+        task_runtime(task)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_test_samples_that_mean_nothing_are_said(wrong: float) -> None:
+    inputs, labels = np.zeros((6, 2), np.float32), np.array([0, 1, 0, 1, 0, 1])
+    spoilt = inputs.copy()
+    spoilt[3:, 1] = wrong
+    task = Task("spoilt", lambda: nn.Linear(2, 2), lambda: Dataset(inputs, labels, spoilt, labels, 2))
+    with pytest.raises(TaskError, match=r"3 of the 6 test samples.*the first in row 3"):
+        task_runtime(task)
+
+
 def test_numbers_have_no_dirichlet_partition() -> None:
     with pytest.raises(ConfigError, match="no classes"):
         partition(np.zeros(100, np.float32), 2, seed=0, scheme="dirichlet:0.3", mean=30, std=0)

@@ -167,9 +167,17 @@ def execute(args: argparse.Namespace) -> int:
 def _tell_of_unused_data(config: "RunConfig") -> None:
     """Of a task of the user's own; the built-in tasks have the sizes of the paper."""
     from dapfl.federation.assembly import samples_used
-    from dapfl.learning.tasks import TASKS
+    from dapfl.learning.runtime import rows_without_meaning, task_runtime
+    from dapfl.learning.tasks import TASKS, get_task
 
-    if config.task in TASKS or config.mean_samples is None or config.partition == "own":
+    if config.task in TASKS or config.partition == "own":
+        return
+    if len(bad := rows_without_meaning(task_runtime(get_task(config.task)).data.train_images)):
+        err.print(
+            f"{len(bad):,} training samples hold NaN or infinity, the first in row {bad[0]}: clients with "
+            "one of them cannot take part."
+        )
+    if config.mean_samples is None:
         return
     used, there = samples_used(config)
     if used < there:

@@ -23,6 +23,10 @@ from dapfl.learning.tasks import Task
 from dapfl.randomness import entropy
 
 CACHE_BYTES = 64 << 20
+_ONE_LOGIT = (
+    " To keep a single logit, say classes=0, make the labels floats of the shape of the outputs, and take "
+    "torch.nn.BCEWithLogitsLoss() as the loss."
+)
 
 Samples = tuple[Tensor, Tensor]
 """Inputs as the model takes them, and labels."""
@@ -222,6 +226,12 @@ def _load_data(task: Task) -> Dataset:
         ("training", data.train_images, data.train_labels),
         ("test", data.test_images, data.test_labels),
     ):
+        for what, array in (("samples", inputs), ("labels", labels)):
+            if not isinstance(array, np.ndarray):
+                raise TaskError(
+                    f"The {part} {what} of task {task.name} are a {type(array).__name__}: make them a NumPy "
+                    "array with one sample in each row, by numpy.array(...)."
+                )
         if len(inputs) != len(labels) or not len(labels):
             raise TaskError(
                 f"The {part} data of {task.name} are {len(inputs):,} samples and {len(labels):,} labels: "
@@ -236,7 +246,22 @@ def _load_data(task: Task) -> Dataset:
                 f"The {part} labels of task {task.name} must be whole numbers from 0 to {data.classes - 1}."
             )
     _check_natural(task, data)
+    if len(bad := rows_without_meaning(data.test_images)):
+        raise TaskError(
+            f"{len(bad):,} of the {len(data.test_images):,} test samples of task {task.name} hold NaN or "
+            f"infinity, the first in row {bad[0]}: clean or remove them."
+        )
     return data
+
+
+def rows_without_meaning(samples: NDArray[Any]) -> NDArray[np.intp]:
+    """The numbers of the samples that hold NaN or infinity."""
+    if not np.issubdtype(samples.dtype, np.floating):
+        return np.empty(0, np.intp)
+    parts = (samples[start : start + 4096] for start in range(0, len(samples), 4096))  # it may be mapped
+    return np.flatnonzero(
+        ~np.concatenate([np.isfinite(part.reshape(len(part), -1)).all(1) for part in parts])
+    )
 
 
 def _check_numbers(task: Task, part: str, labels: NDArray[Any]) -> None:
@@ -274,9 +299,11 @@ def _try_out(runtime: TaskRuntime) -> None:
         wanted = (2, data.classes, *places) if data.classes else (2, *places)
         if outputs.shape != wanted:
             meaning = "a logit for each class" if data.classes else "like the labels"
+            single = data.classes == 2 and tuple(outputs.shape) in ((2,), (2, 1))
+            instead = _ONE_LOGIT if single else ""
             raise TaskError(
                 f"The model of task {task.name} gives outputs of shape {tuple(outputs.shape)} for two "
-                f"samples: it must be {wanted}, {meaning}."
+                f"samples: it must be {wanted}, {meaning}.{instead}"
             )
         try:
             loss = task.loss(outputs, device.moved(as_labels(data.train_labels[:2])))
