@@ -293,8 +293,8 @@ def _readme(place: Place, clients: list[ClientId]) -> str:
         channel that you trust, and delete the copies here.
 
         On every machine, put the folder into {place.home} and install Dap-FL with Flower there:
-        `{place.home}/venv/bin/pip install dapfl-*.whl 'flwr==1.41.0' httpx`. The wheel is made in a checkout
-        of Dap-FL by `pip wheel --no-deps .`.
+        `{place.home}/venv/bin/pip install "$(echo dapfl-*.whl)[train,flower]"`. The wheel is made in a
+        checkout of Dap-FL by `pip wheel --no-deps .`.
 
             server:  ./start-superlink.sh      on 127.0.0.1:{LINK_PORT} only, since it has no password
                      ./start-gateway.sh        on port {place.port}: lets SuperNodes in, and nobody else
