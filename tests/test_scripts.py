@@ -1,5 +1,6 @@
 """The scripts that set the project up, and the lists that point into it."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -31,7 +32,12 @@ def project(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, tmp_path / name)
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\necho "$@" >> calls\n')
+    python.write_text(
+        '#!/bin/sh\necho "$@" >> calls\n'
+        'case "$*" in *download*) mkdir -p .venv/torch; printf fetched >.venv/torch/torch.whl ;; esac\n'
+    )
+    with (tmp_path / "requirements-torch.lock").open("a") as lock:
+        lock.write(f"    --hash=sha256:{hashlib.sha256(b'fetched').hexdigest()}\n")
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     return tmp_path
 
@@ -61,11 +67,18 @@ def test_setup_notices_a_change_of(project: Path, changed: str) -> None:
 
 def test_what_is_installed_is_checked_by_its_hash(project: Path) -> None:
     installs(project)
-    locked, torch, more, own = (project / "calls").read_text().splitlines()
-    for call in (locked, torch):
-        assert "--require-hashes" in call and "--no-deps" in call
-    assert more.endswith("torch==" + version("torch").partition("+")[0])
+    locked, fetched, torch, own = (project / "calls").read_text().splitlines()
+    assert "--require-hashes" in locked and "--no-deps" in locked
+    assert "download" in fetched and fetched.endswith("torch==" + version("torch").partition("+")[0])
+    assert torch.endswith(".venv/torch/torch.whl")
     assert "--no-deps" in own and "--no-build-isolation" in own
+
+
+def test_a_pytorch_that_the_lock_does_not_list_is_not_installed(project: Path) -> None:
+    shutil.copy(ROOT / "requirements-torch.lock", project / "requirements-torch.lock")
+    said = subprocess.run(["sh", "scripts/setup"], cwd=project, capture_output=True, text=True, check=False)
+    assert said.returncode == 1 and "torch.whl is not one of the files" in said.stderr
+    assert not any(call.endswith("torch.whl") for call in (project / "calls").read_text().splitlines())
 
 
 @pytest.mark.parametrize("lock", sorted(path.name for path in ROOT.glob("requirements*.lock")))
