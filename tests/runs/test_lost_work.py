@@ -15,7 +15,8 @@ from dapfl.learning.tasks import Task, register
 from dapfl.reporting.closing import closing_rows
 from dapfl.reporting.measures import grouped
 from dapfl.reporting.tables import tables_of
-from dapfl.runs.lost_work import by_reason, explain, lost_work, rounds_without_model
+from dapfl.runs.lost_work import by_reason, lost_work, rounds_without_model
+from dapfl.runs.reasons import explain
 from dapfl.runs.results import read_run
 from dapfl.runs.session import resume, start
 from tests.engines.tiny_task import TASK

@@ -22,16 +22,21 @@ from dapfl.federation.records import RoundRecord
 from dapfl.reporting.measures import capability_of
 from dapfl.runs.devices import Fleet, fleet_path, read_fleet
 from dapfl.runs.directory import RunDirectory
+from dapfl.runs.reasons import EXPLANATIONS
 from dapfl.runs.results import RoundsReader, in_order
 
 
 class Update(Struct, frozen=True):
-    """What a page is sent: everything at first (`fresh`), then what is new."""
+    """What a page is sent: everything at first (`fresh`), then what is new.
+
+    `meanings` are the reasons of refusals and losses in words; they are sent at first only.
+    """
 
     fresh: bool
     problem: str | None
     facts: Facts | None
     palette: Palette
+    meanings: dict[str, str]
     rounds: tuple[RoundView, ...]
     clients: tuple[ClientView, ...]
     deadline: str | None = None  # until when devices must answer
@@ -66,6 +71,7 @@ class FollowedRun:
             problem=self.problem,
             facts=self.facts,
             palette=palette_of(self.capabilities),
+            meanings={reason: each.meaning for reason, each in EXPLANATIONS.items()} if after == 0 else {},
             rounds=self.rounds[after:],
             clients=tuple(client_views(self.last, self.capabilities, self.fleet, running))
             if self.last

@@ -9,83 +9,9 @@ from dataclasses import dataclass
 
 from dapfl.federation.records import RoundRecord, Status
 from dapfl.runs.manifest import Manifest
+from dapfl.runs.reasons import explain
 
 _NOT_LOST = (Status.ACCEPTED, Status.UNSELECTED)
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """What a reason means, and what to do about it."""
-
-    meaning: str
-    remedy: str
-
-
-_OTHER_PARTY = Explanation("its messages and ours do not fit together", "check for an attack, or broken keys")
-_KEYS = Explanation("its keys are not those of this federation", "give it the folder that was made for it")
-_DEVICE_LOG = "read the log of the device"
-
-_EXPLANATIONS = {
-    "over-budget": Explanation(
-        "the plan cost more than the budget", "take a setting that caps epochs, or raise resources.budget"
-    ),
-    "diverged": Explanation(
-        "training gave no finite model", "scale the inputs, or lower the learning rate (--eta)"
-    ),
-    "bad-data": Explanation("its data hold NaN or infinity", "clean them; the device's log names a row"),
-    "no-data": Explanation("it does not find its data", "put them where the task looks for them"),
-    "no-task": Explanation("its task does not load", _DEVICE_LOG),
-    "no-usable-keys": Explanation("it has no usable keys", "put its own key bundle into its folder"),
-    "bad-configuration": Explanation("its client.toml cannot be used", _DEVICE_LOG),
-    "bad-state": Explanation("its saved state cannot be used", _DEVICE_LOG),
-    "out-of-memory": Explanation("it ran out of memory", "free memory, or take a smaller model"),
-    "disk-full": Explanation("it could not save its state", "free space on the device"),
-    "absurd-size": Explanation(
-        "it has more samples than were declared", "raise mean_samples (deploy init: --own-data MAX)"
-    ),
-    "late": Explanation("it did not answer in time", "raise round_timeout, or find out what slows it down"),
-    "offline": Explanation("its node was not connected", "start its SuperNode"),
-    "node-lost": Explanation("its node disappeared during the round", "see that its SuperNode keeps running"),
-    "no-reply": Explanation("nothing came back", _DEVICE_LOG),
-    "worker-died": Explanation("its process died", "look for a crash or a lack of memory"),
-    "client-error": Explanation("it failed", _DEVICE_LOG),
-    "internal-error": Explanation("it failed", _DEVICE_LOG),
-    "min-cohort": Explanation(
-        "too few others took part", "bring back the clients that were lost, or lower --min-cohort"
-    ),
-    "no-quorum": Explanation(
-        "too few members of the committee answered", "bring back those that are off (docs/threshold.md)"
-    ),
-    "no-agreement": Explanation("clients disagree about the model", "look for one that lies or lags"),
-    "aggregate-refused": Explanation("clients refused the aggregate", "look for a client that lies"),
-    "replayed": Explanation(
-        "it has seen messages of this round before", "do not use one state folder for two runs"
-    ),
-    "unknown-roster": Explanation(
-        "it has lost the roster, with its state", "nothing: it gets the roster again with its next call"
-    ),
-    "bad-roster": Explanation(
-        "it cannot use the roster", "see that it has the folder that was made for it last"
-    ),
-    "old-roster": Explanation(
-        "it works under another roster", "apply every server.update, in their order"
-    ),
-    "removed": Explanation("it was removed from the federation", "dapfl deploy add makes it a new folder"),
-    "wrong-federation": _KEYS,
-    "bad-signature": _KEYS,
-    "bad-envelope": _KEYS,
-    "unknown-sender": _KEYS,
-    "wrong-version": Explanation("it runs another version of Dap-FL", "install the same version everywhere"),
-}  # fmt: skip
-
-
-def explain(reason: str) -> Explanation:
-    """What a reason of rounds.jsonl means; some sentence for every reason.
-
-    >>> explain("late").meaning
-    'it did not answer in time'
-    """
-    return _EXPLANATIONS.get(reason, _OTHER_PARTY)
 
 
 @dataclass(frozen=True)

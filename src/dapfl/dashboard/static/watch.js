@@ -6,57 +6,12 @@
   const MOST_EVENTS = 200;
   const AVERAGED = 20; // rounds in the times by phase
 
-  const REASONS = {
-    "bad-signature": "the signature is not this sender's",
-    "bad-envelope": "the envelope does not open",
-    "bad-aggregate": "the aggregate is not what it claims to be",
-    "bad-state": "the sender's state does not fit",
-    "absurd-size": "it announces an impossible size",
-    "cohort-full": "more contributions than were announced",
-    duplicate: "a second message in the same round",
-    "invalid-ciphertext": "its numbers are not ciphertexts of this key",
-    malformed: "it is not a message of this protocol",
-    "model-mismatch": "the models differ in shape",
-    "not-asked": "nobody asked for it",
-    "not-finite": "its numbers are not finite",
-    oversized: "it is too large",
-    replayed: "it was already accepted once",
-    "unknown-model": "it answers a model that is not known",
-    "unknown-sender": "its sender does not belong to this federation",
-    "wrong-federation": "it belongs to another federation",
-    "wrong-model": "it answers another model",
-    "wrong-recipient": "it was meant for someone else",
-    "wrong-round": "it belongs to another round",
-    "wrong-sender": "it was sent in someone else's name",
-    "wrong-size": "it does not have the right size",
-    "wrong-version": "it uses another version of the protocol",
-    "below-min-cohort": "too few contributions to hide each of them",
-    "min-cohort": "too few contributions to hide each of them",
-    "no-reply": "it did not answer",
-    "no-quorum": "too few members of the committee answered",
-    "false-share": "its decryption share is false",
-    "lost-state": "this member has lost track of what it has decrypted",
-    unproved: "its sender does not prove to know what is in it",
-    "bad-proposal": "what it asks to decrypt is not a sum of signed contributions",
-    "internal-error": "something went wrong inside the client",
-    "aggregate-refused": "the aggregate was refused",
-    "bad-data": "its data hold NaN or infinity",
-    "over-budget": "the plan cost more than the budget",
-    diverged: "its training gave no finite model",
-    late: "it did not answer in time",
-    offline: "its node was not connected",
-    "node-lost": "its node disappeared during the round",
-  };
-  const EXPLANATIONS = {
-    "over-budget": "Over budget: the plan cost more than the budget",
-    diverged: "Diverged: its training gave no finite model",
-    unselected: "Not selected this round",
-  };
+  const STATUSES = { "over-budget": "Over budget", unselected: "Not selected this round" };
 
-  const because = (reason) => REASONS[reason] || reason.replaceAll("-", " ");
+  const because = (reason) => state.meanings[reason] || reason.replaceAll("-", " ");
 
   const at = (id) => document.getElementById(id);
-  const state = { facts: null, palette: null, rounds: [], clients: [], filter: "all", connected: false };
+  const state = { facts: null, palette: null, meanings: {}, rounds: [], clients: [], filter: "all", connected: false };
 
   /* ---- numbers as people read them ---- */
   const NONE = "–";
@@ -84,7 +39,10 @@
 
   /* ---- what the server says ---- */
   function take(update) {
-    if (update.fresh) state.rounds = [];
+    if (update.fresh) {
+      state.rounds = [];
+      state.meanings = update.meanings;
+    }
     state.rounds.push(...update.rounds);
     state.facts = update.facts;
     state.palette = update.palette;
@@ -464,10 +422,11 @@
     set("lambda", known(client.lambda_) ? fixed(client.lambda_, 2) : NONE);
     set("reward", known(client.reward) ? fixed(client.reward, 2) : NONE);
     set("accuracy", known(client.accuracy) ? `${(100 * client.accuracy).toFixed(1)} %` : NONE);
-    const why = `${status[0].toUpperCase()}${status.slice(1)}${reason ? `: ${because(reason)}` : ""}`;
+    const cause = reason || (state.meanings[status] ? status : ""); // some statuses are their own reasons
+    const why = (STATUSES[status] || status[0].toUpperCase() + status.slice(1)) + (cause ? `: ${because(cause)}` : "");
     const last = state.rounds[state.rounds.length - 1];
     const decrypted = last && last.decrypted_by.includes(client.id) ? "Helped to decrypt the sum" : "";
-    set("why", inside ? decrypted : EXPLANATIONS[status] || why);
+    set("why", inside ? decrypted : why);
     const device = card.querySelector(".device");
     device.hidden = !client.device && !client.last_contact;
     const clock = (moment) => (moment ? new Date(moment).toLocaleString() : "never");
