@@ -110,7 +110,7 @@ class DQNConfig(_Config, frozen=True, kw_only=True):
     gamma: Fraction = 0.9  # γ, the discount of later rewards
     beta: Fraction = 0.01  # how far the target network follows in a step
     batch: Count = 32  # transitions of a step
-    steps: Natural = 4  # a round
+    steps: Natural = 4  # steps of learning per round
     buffer: Count = 2000  # transitions that are remembered
     explore: Fraction = 1.0  # probability of a random level at the start
     explore_decay: Fraction = 0.94  # what it is multiplied by each round
@@ -204,10 +204,10 @@ class RunConfig(_Config, frozen=True, kw_only=True):
     rounds: Count = 10  # how many
     clients: Count = 20  # how many
     room: Count | None = None  # the most clients that the federation may ever have; none: no more than now
-    per_round: Count | None = None  # so many of the clients, drawn at random each round; none: all of them
+    per_round: Count | None = None  # how many clients a round calls, drawn at random; none: all of them
     seed: Natural = 0  # decides everything random but keys
-    engine: Literal["local", "flower"] = "local"  # where the clients live: worker processes, or Flower nodes
-    workers: Natural = 0  # processes of the local engine; 0: one a core
+    engine: Literal["local", "flower"] = "local"  # where the clients run: worker processes, or Flower nodes
+    workers: Natural = 0  # processes of the local engine; 0: one per core
     device: DeviceName = "cpu"  # where models train and are scored; auto: a GPU if PyTorch finds one
     partition: str = "iid"  # who has which samples: iid, dirichlet:A, natural, resampled or own
     # samples of a client; none: the paper's 600, or, in a task of one's own, an equal part of all
