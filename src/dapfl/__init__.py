@@ -27,7 +27,7 @@ Importing `dapfl` loads none of them, nor PyTorch, numpy or matplotlib: each is 
 
 from typing import TYPE_CHECKING
 
-from dapfl.lazy import lazy_names
+from dapfl.system.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dapfl import crypto as crypto

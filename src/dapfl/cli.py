@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import NoReturn
 
 from dapfl import __version__
-from dapfl.console import err
 from dapfl.errors import DapflError, UserError
-from dapfl.parts import absent
+from dapfl.system.console import err
+from dapfl.system.parts import absent
 
 COMMANDS = {
     "run": "one federated run: Dap-FL or any other setting",

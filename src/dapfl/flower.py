@@ -8,7 +8,7 @@ The app's train and evaluate functions stay as they are (docs/flower.md).
 
 from typing import TYPE_CHECKING
 
-from dapfl.lazy import lazy_names
+from dapfl.system.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dapfl.engines.flower.own_app.mod import mod as mod

@@ -10,6 +10,7 @@ from dapfl.crypto import threshold
 from dapfl.crypto.engines.base import to_ints
 from dapfl.engines.flower.apps.persistent_client import FileStateStore, PersistentClient
 from dapfl.errors import CryptoError, InvalidShare, ProtocolError
+from dapfl.federation.keys.run_id import new_run_id
 from dapfl.federation.messages import (
     Call,
     Share,
@@ -21,7 +22,6 @@ from dapfl.federation.messages import (
     make_scope,
 )
 from dapfl.federation.protection.committee import proposed_sums
-from dapfl.federation.run_id import new_run_id
 from tests.attacks.malicious_cs import Attack
 from tests.federation.small import Recording, Small, insecure_keys
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dapfl.crypto.envelope import envelope_named
-from dapfl.crypto.key_generation import generate_keypair
+from dapfl.crypto.keys.key_generation import generate_keypair
 from dapfl.crypto.signature import sign
 from dapfl.federation.messages import (
     VERSION,

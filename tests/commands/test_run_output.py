@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dapfl import console
 from dapfl.commands.run import _tell_of_unused_data
 from dapfl.config import RunConfig
 from dapfl.federation.assembly import Shared, bounds_of, samples_used
 from dapfl.learning.data import Dataset
 from dapfl.learning.runtime import task_runtime
 from dapfl.learning.tasks import get_task
+from dapfl.system import console
 
 TASK = f"{Path(__file__).parents[1] / 'engines' / 'tiny_task.py'}:TASK"
 

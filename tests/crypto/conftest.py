@@ -8,7 +8,7 @@ import pytest
 
 from dapfl.crypto.engines.base import set_threads
 from dapfl.crypto.engines.fixed_base import TABLES
-from dapfl.crypto.key_generation import keypair_from_primes
+from dapfl.crypto.keys.key_generation import keypair_from_primes
 from dapfl.crypto.paillier import PrivateKey
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "paillier.json").read_text())["keys"]

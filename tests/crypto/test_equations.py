@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dapfl.crypto.key_generation import keypair_from_primes
+from dapfl.crypto.keys.key_generation import keypair_from_primes
 from dapfl.crypto.paillier import PrivateKey
 from dapfl.crypto.signature import hash_to_unit, sign, verify
 from dapfl.errors import InvalidCiphertext, InvalidSignature, KeyGenerationError

@@ -8,7 +8,7 @@ import pytest
 from dapfl.crypto.engines import lanes, native
 from dapfl.crypto.engines.base import engine_named, to_ints, to_rows
 from dapfl.crypto.envelope import envelope_named
-from dapfl.crypto.key_generation import generate_keypair
+from dapfl.crypto.keys.key_generation import generate_keypair
 from dapfl.crypto.paillier import PrivateKey, decrypt_each
 from dapfl.crypto.signature import sign, verify, verify_each
 from dapfl.errors import CryptoError, EnvelopeError, InvalidSignature

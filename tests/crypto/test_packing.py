@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dapfl.crypto.key_generation import generate_keypair
+from dapfl.crypto.keys.key_generation import generate_keypair
 from dapfl.crypto.packing import (
     Bounds,
     CompactCodec,

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dapfl.crypto.engines.base import available_engines, set_threads, to_ints, to_rows
-from dapfl.crypto.key_generation import generate_keypair
+from dapfl.crypto.keys.key_generation import generate_keypair
 from dapfl.crypto.paillier import PrivateKey, PublicKey
 from dapfl.errors import ConfigError, CryptoError, InvalidCiphertext, KeyGenerationError
 

@@ -7,7 +7,7 @@ import pytest
 
 from dapfl.crypto.engines import teamwork
 from dapfl.crypto.engines.teamwork import Team, together
-from dapfl.processes import WORKERS
+from dapfl.system.processes import WORKERS
 
 COUNT, WIDTH = 100, 4
 EXPECTED = np.arange(COUNT * WIDTH, dtype=np.uint32).astype(np.uint8).reshape(COUNT, WIDTH)

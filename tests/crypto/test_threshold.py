@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from dapfl.arrays import Rows
 from dapfl.crypto.engines.base import available_engines, to_ints, to_rows
-from dapfl.crypto.key_generation import generate_keypair, keypair_from_primes
+from dapfl.crypto.keys.key_generation import generate_keypair, keypair_from_primes
+from dapfl.crypto.keys.safe_primes import safe_prime
+from dapfl.crypto.keys.threshold_keys import Committee, KeyShare, deal, evaluate, generate_committee
 from dapfl.crypto.paillier import PrivateKey
-from dapfl.crypto.safe_primes import safe_prime
 from dapfl.crypto.threshold import DecryptionShare, combine, decryption_share, proof_bytes, prove, verify
-from dapfl.crypto.threshold_keys import Committee, KeyShare, deal, evaluate, generate_committee
 from dapfl.errors import InvalidCiphertext, InvalidShare, KeyGenerationError
 
 KEY = keypair_from_primes(safe_prime(256), safe_prime(256), allow_insecure_small_keys=True)

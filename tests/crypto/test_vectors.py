@@ -8,8 +8,8 @@ import pytest
 
 from dapfl.crypto.engines.base import available_engines
 from dapfl.crypto.envelope import envelope_named
-from dapfl.crypto.key_generation import keypair_from_primes
-from dapfl.crypto.keyfile import private_from_text, public_from_text
+from dapfl.crypto.keys.key_generation import keypair_from_primes
+from dapfl.crypto.keys.keyfile import private_from_text, public_from_text
 from dapfl.crypto.signature import sign, verify
 
 VECTORS = Path(__file__).parents[1] / "vectors"

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dapfl.crypto.range_proof import prove
+from dapfl.crypto.proofs.range_proof import prove
 from dapfl.errors import ProtocolError
 from dapfl.federation.global_model.models import commitment_of, to_bytes
 from dapfl.federation.messages import Answer, Refusal, Upload, associated_data, digest

@@ -10,10 +10,10 @@ import pytest
 from dapfl.config import RunConfig, override
 from dapfl.errors import ConfigError, DamagedFile, NothingLearned, RunDirectoryError
 from dapfl.federation.server_state.state_file import StateFile
-from dapfl.files import TwoGenerations
 from dapfl.learning.tasks import Task, register
 from dapfl.runs.directory import RunDirectory
 from dapfl.runs.session import resume, start
+from dapfl.system.files import TwoGenerations
 from tests.engines.tiny_task import TASK, load
 from tests.runs.faulty_tasks import NAN_LOSS
 

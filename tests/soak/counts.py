@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dapfl.files import replacing
-from dapfl.provenance import cpu_name, source_commit
+from dapfl.system.files import replacing
+from dapfl.system.provenance import cpu_name, source_commit
 
 
 @dataclass

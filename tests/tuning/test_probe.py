@@ -8,7 +8,7 @@ import pytest
 from dapfl.config import ActionSpace, Axis, PolicyConfig
 from dapfl.errors import PolicyError
 from dapfl.tuning import Choice, Outcome, Situation, build_policy
-from dapfl.tuning.probe import Probe
+from dapfl.tuning.finder import Probe
 
 SEEN = Situation(0, 20, 2.3, 0.1, 0.1, 20.0, 1.0, 1.0, 600, math.log(10))  # affords 18 epochs
 

@@ -22,11 +22,11 @@ from dapfl.benchmarks.result import BenchResult, Figures, absent, host
 from dapfl.benchmarks.timing import CLOCK, Job, clock, medians, one_core, seconds_of
 from dapfl.crypto.engines.base import set_threads
 from dapfl.crypto.envelope import Envelope, envelope_named
-from dapfl.crypto.key_generation import generate_keypair
+from dapfl.crypto.keys.key_generation import generate_keypair
+from dapfl.crypto.keys.threshold_keys import generate_committee
 from dapfl.crypto.packing import Bounds, ReferenceModels, VectorCodec, codec_named
 from dapfl.crypto.paillier import PrivateKey
 from dapfl.crypto.signature import sign, signature_bytes, verify
-from dapfl.crypto.threshold_keys import generate_committee
 from dapfl.errors import DapflError
 
 SIZES = (7_850, 21_840, 1_700_000, 11_200_000)

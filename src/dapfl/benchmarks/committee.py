@@ -12,13 +12,14 @@ import numpy as np
 
 from dapfl.arrays import Rows, Vector
 from dapfl.benchmarks.timing import clock
-from dapfl.crypto import plaintext_proof, threshold
+from dapfl.crypto import threshold
 from dapfl.crypto.envelope import Envelope
+from dapfl.crypto.keys.threshold_keys import KeyShare
 from dapfl.crypto.packing import ReferenceModels, VectorCodec
 from dapfl.crypto.paillier import PrivateKey, PublicKey
+from dapfl.crypto.proofs import plaintext_proof
 from dapfl.crypto.signature import sign, signature_bytes, verify_each
 from dapfl.crypto.threshold import DecryptionShare
-from dapfl.crypto.threshold_keys import KeyShare
 
 _CONTEXT = b"bench"
 

@@ -15,7 +15,7 @@ from dapfl.benchmarks.peers.paillier import PAILLIER_PEERS, Candidate
 from dapfl.benchmarks.result import BenchResult, Figures, absent, host
 from dapfl.benchmarks.timing import CLOCK, Job, medians, one_core, seconds_of, sized
 from dapfl.crypto.engines.base import available_engines, set_threads
-from dapfl.crypto.key_generation import generate_keypair
+from dapfl.crypto.keys.key_generation import generate_keypair
 from dapfl.crypto.packing import Bounds, CompactCodec, ReferenceModels
 from dapfl.crypto.paillier import PrivateKey, PublicKey
 from dapfl.errors import DapflError

@@ -12,7 +12,7 @@ from rich.table import Table
 from dapfl import __version__
 from dapfl.benchmarks.timing import cores
 from dapfl.crypto.engines.base import available_engines
-from dapfl.provenance import cpu_name, source_commit
+from dapfl.system.provenance import cpu_name, source_commit
 
 Figures = Mapping[str, object]
 

@@ -23,7 +23,7 @@ from dapfl.benchmarks.peers.workload import PeerFailed, Workload, run_peer
 from dapfl.benchmarks.result import BenchResult, Figures, absent, host
 from dapfl.benchmarks.timing import cores, spread_of
 from dapfl.config import RunConfig, override
-from dapfl.console import err
+from dapfl.system.console import err
 
 TASKS = ("logistic-mnist", "cnn-mnist")
 ENCRYPTIONS: Mapping[str, Mapping[str, object]] = {

@@ -19,7 +19,7 @@ from dapfl.benchmarks.peers import flower
 from dapfl.benchmarks.peers.workload import PeerFailed, Workload, run_peer
 from dapfl.benchmarks.result import BenchResult, Figures, absent, host
 from dapfl.config import RunConfig, override
-from dapfl.console import err
+from dapfl.system.console import err
 
 TARGETS = {"cnn-mnist": 0.97, "cnn-fashion": 0.83}
 QUICK = {"logistic-mnist": 0.85}

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dapfl.commands.options import choices_of
-from dapfl.console import err, out
 from dapfl.errors import ConfigError
+from dapfl.system.console import err, out
 
 if TYPE_CHECKING:
     from dapfl.benchmarks.result import BenchResult

@@ -12,9 +12,9 @@ from dapfl.commands.options import (
     add_options,
     changes,
 )
-from dapfl.console import err, out, progress
 from dapfl.errors import DapflError
 from dapfl.runs.scales import SCALES, scale_of
+from dapfl.system.console import err, out, progress
 
 EXAMPLES = """\
 examples:

@@ -34,8 +34,8 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _fetch(names: list[str]) -> int:
-    from dapfl import console
     from dapfl.learning import datasets
+    from dapfl.system import console
 
     if names == ["all"]:
         names = list(datasets.COLLECTIONS)
@@ -47,8 +47,8 @@ def _fetch(names: list[str]) -> int:
 
 
 def _show() -> int:
-    from dapfl import console
     from dapfl.learning import datasets
+    from dapfl.system import console
 
     complete = True
     for name, collection in datasets.COLLECTIONS.items():

@@ -17,8 +17,8 @@ from dapfl.commands.options import (
     add_options,
     changes,
 )
-from dapfl.console import err, out, progress
 from dapfl.errors import ConfigError
+from dapfl.system.console import err, out, progress
 
 EXAMPLES = """\
 examples:

@@ -58,8 +58,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _generate(args: argparse.Namespace) -> int:
     from dapfl.config import RunConfig, override
-    from dapfl.console import out, progress
     from dapfl.federation.keys import bundles, kdc
+    from dapfl.system.console import out, progress
 
     config = override(RunConfig(), changes(args, _OPTIONS))
     if bundles.bundle_path(args.out, None).exists():
@@ -76,8 +76,8 @@ def _generate(args: argparse.Namespace) -> int:
 
 
 def _show(path: Path) -> int:
-    from dapfl.console import out
     from dapfl.federation.keys import bundles
+    from dapfl.system.console import out
 
     bundle = bundles.load_bundle(path, allow_insecure_small_keys=True)
     for line in [*_lines(bundle), *_uses(path)]:
@@ -87,7 +87,7 @@ def _show(path: Path) -> int:
 
 def _uses(path: Path) -> list[str]:
     """Which runs a server's keys have served."""
-    from dapfl.federation.run_id import uses_of
+    from dapfl.federation.keys.run_id import uses_of
 
     uses = uses_of(path)
     return [f"served {len(uses)} runs, the last from {uses[-1].started}"] if uses else []

@@ -24,9 +24,9 @@ def execute(args: argparse.Namespace) -> int:
     """Trains an agent on synthetic federations and writes its weights and their origin."""
     from dataclasses import replace
 
-    from dapfl import console
     from dapfl.errors import ConfigError
     from dapfl.pretraining.recipe import Recipe, pretrain, write
+    from dapfl.system import console
 
     asked = {"seed": args.seed, "federations": args.federations}
     for name, value in asked.items():

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from dapfl.console import err, out, progress
 from dapfl.errors import ConfigError
+from dapfl.system.console import err, out, progress
 
 EXAMPLES = """\
 examples:

@@ -21,8 +21,8 @@ from dapfl.commands.options import (
     add_options,
     changes,
 )
-from dapfl.console import err, out, progress
 from dapfl.errors import ConfigError, NothingLearned
+from dapfl.system.console import err, out, progress
 
 if TYPE_CHECKING:
     from dapfl.config import RunConfig

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from dapfl.console import out
+from dapfl.system.console import out
 
 EXAMPLES = """\
 examples:
@@ -25,8 +25,8 @@ def execute(args: argparse.Namespace) -> int:
     """Prints the overview."""
     import msgspec
 
+    from dapfl.runs.monitoring.status import overview_of
     from dapfl.runs.results import read_run
-    from dapfl.runs.status import overview_of
 
     overview = overview_of(read_run(args.directory))
     if args.json:

@@ -5,8 +5,8 @@ import errno
 import socket
 from pathlib import Path
 
-from dapfl.console import err, out
 from dapfl.errors import ConfigError, RunDirectoryError
+from dapfl.system.console import err, out
 
 EXAMPLES = """\
 examples:

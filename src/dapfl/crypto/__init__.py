@@ -14,7 +14,7 @@ A federation uses the modules below these names: `key_generation`, `paillier` (b
 passphrase), `range_proof`, `plaintext_proof` and `threshold`.
 """
 
-from dapfl.crypto.key_generation import generate_keypair
+from dapfl.crypto.keys.key_generation import generate_keypair
 from dapfl.crypto.paillier import PrivateKey, PublicKey
 from dapfl.crypto.vector import EncryptedVector, VectorCipher
 

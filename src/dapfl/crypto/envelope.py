@@ -3,7 +3,7 @@
 `seal` takes bytes of any length and a context that both sides know (in AEAD terms, the associated
 data); `open` returns the bytes only to the owner of the key, only whole, and only under the same context.
 
->>> from dapfl.crypto.key_generation import generate_keypair
+>>> from dapfl.crypto.keys.key_generation import generate_keypair
 >>> key = generate_keypair(512, allow_insecure_small_keys=True)
 >>> for name in ("paillier", "hybrid"):
 ...     envelope = envelope_named(name)

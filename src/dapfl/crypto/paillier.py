@@ -4,7 +4,7 @@ Plaintexts and ciphertexts are uint8 matrices with one number per row, little-en
 is one contiguous buffer from encryption to the network and back:
 
 >>> import numpy as np
->>> from dapfl.crypto.key_generation import generate_keypair
+>>> from dapfl.crypto.keys.key_generation import generate_keypair
 >>> key = generate_keypair(256, allow_insecure_small_keys=True)
 >>> a = np.zeros((3, key.public_key.plaintext_bytes), np.uint8)
 >>> b = a.copy()
@@ -363,7 +363,7 @@ class PrivateKey:
 def decrypt_each(keys: Sequence[PrivateKey], ciphertexts: Sequence[Rows]) -> list[Rows | None]:
     """Dec of one ciphertext under each key, in one go; None in the place of what is not a ciphertext.
 
-    >>> from dapfl.crypto.key_generation import generate_keypair
+    >>> from dapfl.crypto.keys.key_generation import generate_keypair
     >>> keys = [generate_keypair(256, allow_insecure_small_keys=True) for _ in range(2)]
     >>> rows = [to_rows([key.public_key.encrypt_int(42)], key.public_key.ciphertext_bytes) for key in keys]
     >>> [to_ints(plaintext) for plaintext in decrypt_each(keys, rows)]

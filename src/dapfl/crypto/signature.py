@@ -3,7 +3,7 @@
 A signature is σ‖σ̃, each as wide as n, little-endian. H is SHAKE-256 into Z*_{n²}; it hashes a
 fixed label and n with the message, so that a signature means nothing under another key or scheme.
 
->>> from dapfl.crypto.key_generation import generate_keypair
+>>> from dapfl.crypto.keys.key_generation import generate_keypair
 >>> key = generate_keypair(256, allow_insecure_small_keys=True)
 >>> verify(b"message", sign(b"message", key), key.public_key)
 >>> verify(b"massage", sign(b"message", key), key.public_key)

@@ -4,7 +4,7 @@ Every member turns every ciphertext of a batch into a share, and proves the whol
 Whoever has the shares of t members combines them to the plaintexts; with fewer nobody learns anything.
 
 >>> import numpy as np
->>> from dapfl.crypto.threshold_keys import generate_committee
+>>> from dapfl.crypto.keys.threshold_keys import generate_committee
 >>> members = generate_committee(512, members=5, threshold=3, allow_insecure_small_keys=True)
 >>> committee = members[0].committee
 >>> ciphertexts = committee.public_key.encrypt(np.array([[42], [7]], np.uint8))
@@ -60,9 +60,9 @@ import numpy as np
 
 from dapfl.arrays import Rows
 from dapfl.crypto.engines.base import to_ints, to_rows
+from dapfl.crypto.keys.threshold_keys import Committee, KeyShare
 from dapfl.crypto.paillier import PublicKey
-from dapfl.crypto.threshold_keys import Committee, KeyShare
-from dapfl.crypto.transcript import CHALLENGE_BITS, CHALLENGE_BYTES, Transcript, weights
+from dapfl.crypto.proofs.transcript import CHALLENGE_BITS, CHALLENGE_BYTES, Transcript, weights
 from dapfl.errors import InvalidShare
 
 _LABEL = b"dapfl decryption share 1"

@@ -21,8 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dapfl.dashboard.follower import FollowedRun, Follower
 from dapfl.errors import RunDirectoryError
+from dapfl.runs.monitoring.status import metrics_of
 from dapfl.runs.results import read_run
-from dapfl.runs.status import metrics_of
 
 # Only this server's own files may run or be fetched. Plotly sets style attributes, hence 'unsafe-inline'
 # for styles; no script is inline.

@@ -20,9 +20,9 @@ from dapfl.dashboard.views import (
 from dapfl.errors import RunDirectoryError
 from dapfl.federation.records import RoundRecord
 from dapfl.reporting.measures import capability_of
-from dapfl.runs.devices import Fleet, fleet_path, read_fleet
 from dapfl.runs.directory import RunDirectory
-from dapfl.runs.reasons import EXPLANATIONS
+from dapfl.runs.monitoring.devices import Fleet, fleet_path, read_fleet
+from dapfl.runs.monitoring.reasons import EXPLANATIONS
 from dapfl.runs.results import RoundsReader, in_order
 
 

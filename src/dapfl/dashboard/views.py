@@ -16,9 +16,9 @@ from dapfl.config import CryptoConfig
 from dapfl.federation.keys.kdc import committee_of
 from dapfl.federation.records import ClientRecord, RoundRecord, Status
 from dapfl.reporting.palette import PHASES, STATUSES, Ink, capability_inks
-from dapfl.runs.devices import Device, Fleet
-from dapfl.runs.lost_work import by_reason
 from dapfl.runs.manifest import Manifest
+from dapfl.runs.monitoring.devices import Device, Fleet
+from dapfl.runs.monitoring.lost_work import by_reason
 from dapfl.runs.results import resume_command
 
 MOST_CLIENTS = 200  # that are sent; if there are more, those whose contribution was lost come first

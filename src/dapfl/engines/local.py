@@ -21,7 +21,7 @@ from dapfl.crypto.engines.teamwork import Team, join
 from dapfl.engines.base import HostedClient
 from dapfl.errors import DapflError, WorkerError
 from dapfl.federation.transport import Arrival, ClientId, Exchange
-from dapfl.processes import WORKERS, WorkerProcess
+from dapfl.system.processes import WORKERS, WorkerProcess
 
 _ATTEMPTS = 2  # a message whose client kills its worker twice is reported as failed
 _STARTS = 3  # a worker that dies this often while it starts is given up

@@ -45,9 +45,9 @@ from dapfl.learning.partition import chosen_clients, partition
 from dapfl.learning.runtime import TaskRuntime, task_runtime
 from dapfl.learning.sgd import Evaluator, Learner, initial_weights
 from dapfl.learning.tasks import TASKS, get_task
-from dapfl.provenance import installed_version
 from dapfl.randomness import stream
 from dapfl.resources import REFERENCE_SAMPLES, build_resources, capability_of
+from dapfl.system.provenance import installed_version
 from dapfl.tuning.build import build_policy
 from dapfl.tuning.selection import Selection, build_selector
 

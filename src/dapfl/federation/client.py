@@ -44,10 +44,10 @@ from dapfl.federation.messages import (
 from dapfl.federation.orders import Received, ReceivedOrder, check_roster, check_sequence, received
 from dapfl.federation.protection.base import ClientSuite
 from dapfl.federation.protection.committee import CommitteeClientSuite, proposed_sums
-from dapfl.federation.stopwatch import Stopwatch
 from dapfl.federation.training import LocalTraining, Trained
 from dapfl.federation.transport import SERVER, ClientId
 from dapfl.resources import MeasuredResources
+from dapfl.system.stopwatch import Stopwatch
 from dapfl.tuning.policy import HyperparameterPolicy
 
 log = logging.getLogger("dapfl.client")

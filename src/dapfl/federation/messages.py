@@ -20,7 +20,6 @@ from msgspec import Meta, Struct
 
 from dapfl.errors import ProtocolError
 from dapfl.federation.records import ClientReport, Reason
-from dapfl.federation.run_id import RUN_BYTES
 
 VERSION = 1
 DIGEST_BYTES = 32
@@ -29,6 +28,7 @@ PARTS = 32  # no delivery holds more signed bodies than this
 
 Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 _SERIAL_BYTES = 8
+RUN_BYTES = 16
 _SCOPE_BYTES = FEDERATION_BYTES + RUN_BYTES
 Scope = Annotated[bytes, Meta(min_length=FEDERATION_BYTES, max_length=_SCOPE_BYTES + _SERIAL_BYTES)]
 ReportBytes = Annotated[bytes, Meta(max_length=2**14)]  # see `decode_report`; empty if there is none

@@ -9,10 +9,10 @@ import msgspec
 
 from dapfl.federation.records import ClientPhase, ClientRecord, Rejection, RoundRecord, Status
 from dapfl.federation.server_state.round_ledger import RoundLedger
-from dapfl.federation.stopwatch import Stopwatch
 from dapfl.federation.transport import ClientId
 from dapfl.learning.fairness import worst_tenth
 from dapfl.learning.metrics import Score
+from dapfl.system.stopwatch import Stopwatch
 from dapfl.tuning.selection import SelectionReport
 
 

@@ -20,11 +20,11 @@ from dapfl.federation.global_model.models import GlobalModel
 from dapfl.federation.global_model.parameters import PublicParameters
 from dapfl.federation.protection.base import encoded_count
 from dapfl.federation.records import LARGEST, ClientReport, Metric
-from dapfl.federation.stopwatch import Stopwatch
 from dapfl.hyperparameters import Hyperparameters
 from dapfl.learning.metrics import Metrics
 from dapfl.randomness import stream
 from dapfl.resources import MeasuredResources, ResourceProcess, Resources
+from dapfl.system.stopwatch import Stopwatch
 from dapfl.tuning.policy import Choice, HyperparameterPolicy, Outcome, Situation
 
 MOST_REPEATS = 8  # of a round's training: where epochs cost nothing, the budget sets no end

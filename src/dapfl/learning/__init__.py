@@ -15,7 +15,7 @@ Importing this package does not load PyTorch: each name is loaded when it is fir
 
 from typing import TYPE_CHECKING
 
-from dapfl.lazy import lazy_names
+from dapfl.system.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dapfl.learning.data import Dataset as Dataset

@@ -18,7 +18,7 @@ from dapfl.learning.data import Dataset
 from dapfl.learning.datasets.adult import FEATURES
 from dapfl.learning.datasets.shakespeare import CHARACTERS
 from dapfl.learning.models import CharacterLSTM, ColourCNN, ResNet18, SignalCNN, TwoLayers, cnn, logistic
-from dapfl.plugins import FORM, Plugin
+from dapfl.system.plugins import FORM, Plugin
 
 Metric = Callable[[Tensor, Tensor], float]
 MakeOptimizer = Callable[[Iterable[nn.Parameter], float], Optimizer]

@@ -26,11 +26,11 @@ import numpy as np
 from dapfl import __version__
 from dapfl.arrays import Floats
 from dapfl.config import ActionSpace, AgentConfig
-from dapfl.console import Tracker
 from dapfl.pretraining.episode import Episode, Rule
 from dapfl.pretraining.synthetic import Kind, SyntheticFederation
-from dapfl.provenance import source_commit
 from dapfl.randomness import stream
+from dapfl.system.console import Tracker
+from dapfl.system.provenance import source_commit
 from dapfl.tuning.action_space import ActionCodec
 from dapfl.tuning.buffer import Transitions
 from dapfl.tuning.ddpg import DDPG

@@ -16,7 +16,7 @@ from dapfl.reporting.columns import (
     WORST_ACCURACY,
     Column,
 )
-from dapfl.runs.lost_work import lost_work, rounds_without_model
+from dapfl.runs.monitoring.lost_work import lost_work, rounds_without_model
 from dapfl.runs.results import Run
 
 _MOST_LOST = 20  # clients with a line of their own

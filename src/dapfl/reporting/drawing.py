@@ -10,9 +10,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from dapfl.files import replacing
 from dapfl.reporting.curves import Curve
 from dapfl.reporting.palette import Ink
+from dapfl.system.files import replacing
 
 _DASHES = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1, 1.5)), "dashdot": "-.", "longdash": (0, (9, 3))}
 STYLE: dict[Any, Any] = {

@@ -13,11 +13,11 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from dapfl.errors import RunDirectoryError
-from dapfl.files import replacing
 from dapfl.reporting import figures, measures, spreadsheets, tables
 from dapfl.reporting.measures import Group
 from dapfl.reporting.page import page
 from dapfl.runs.results import find_runs
+from dapfl.system.files import replacing
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from dapfl.reporting import measures
 from dapfl.reporting.columns import COST, DURATION, MODEL, NONE, TO_TARGET, percent
 from dapfl.reporting.measures import Group, Spread
-from dapfl.runs.lost_work import by_reason
-from dapfl.runs.reasons import explain
+from dapfl.runs.monitoring.lost_work import by_reason
+from dapfl.runs.monitoring.reasons import explain
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from typing import Any
 
 from dapfl.config import RunConfig, override, parse, read_toml, relocated
 from dapfl.errors import ConfigError, NothingLearned, RunDirectoryError
-from dapfl.processes import WORKERS
 from dapfl.runs.directory import RunDirectory
 from dapfl.runs.session import resume, start
 from dapfl.runs.settings import SETTINGS
+from dapfl.system.processes import WORKERS
 
 # The paper's seven settings (DQN is two of them), the agent as published, and the rules to beat: simple ones,
 # local optimisers that find their own step sizes, a server step.

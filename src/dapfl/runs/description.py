@@ -17,10 +17,10 @@ from dapfl.federation.assembly import client_names, samples_used
 from dapfl.learning.layout import Layout
 from dapfl.learning.runtime import build_model
 from dapfl.learning.tasks import get_task
-from dapfl.provenance import cpu_name, source_commit
 from dapfl.runs.fingerprint import fingerprint_of
 from dapfl.runs.manifest import Host, Manifest, TaskFacts
 from dapfl.runs.settings import Resolved
+from dapfl.system.provenance import cpu_name, source_commit
 
 
 def describe(config: RunConfig, resolved: Resolved, deployed: Deployed | None = None) -> Manifest:

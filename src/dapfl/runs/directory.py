@@ -21,9 +21,9 @@ import msgspec
 from dapfl.config import RunConfig
 from dapfl.errors import DamagedFile, RunDirectoryError
 from dapfl.federation.records import RoundRecord
-from dapfl.files import TwoGenerations, replacing, writing
-from dapfl.plugins import Plugin
 from dapfl.runs.manifest import EXPECTED, Event, Manifest, RunStatus
+from dapfl.system.files import TwoGenerations, replacing, writing
+from dapfl.system.plugins import Plugin
 
 MANIFEST = "manifest.json"
 _LOCK = ".lock"

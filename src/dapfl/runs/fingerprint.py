@@ -11,8 +11,8 @@ import msgspec
 from dapfl.config import RunConfig, relocated
 from dapfl.learning.runtime import task_runtime
 from dapfl.learning.tasks import get_task
-from dapfl.plugins import companions
 from dapfl.runs.manifest import Fingerprint
+from dapfl.system.plugins import companions
 
 # What may differ from session to session: it changes how long a run goes on, not what it computes.
 _MAY_CHANGE = ("rounds", "workers", "log", "round_timeout", "wait")

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import msgspec
 
 from dapfl.config import RunConfig
-from dapfl.console import err
 from dapfl.errors import ConfigError
 from dapfl.federation.records import RoundRecord
 from dapfl.runs.results import AMOUNTS, SCORES
+from dapfl.system.console import err
 
 
 class RunLog(Protocol):

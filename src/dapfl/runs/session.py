@@ -19,31 +19,31 @@ import numpy as np
 from dapfl import __version__
 from dapfl.arrays import Vector
 from dapfl.config import RunConfig, override, parse, relocated
-from dapfl.console import progress
 from dapfl.engines.base import Deployed, Engine
 from dapfl.engines.registry import ENGINES, EngineSetup
 from dapfl.errors import ConfigError, DapflError, NothingLearned, RunDirectoryError, StorageError
 from dapfl.federation.assembly import build_federation, check
 from dapfl.federation.keys.bundles import bundle_path
+from dapfl.federation.keys.run_id import begin_run
 from dapfl.federation.records import RoundRecord
 from dapfl.federation.round import Federation, roster_in
-from dapfl.federation.run_id import begin_run
 from dapfl.federation.run_keys import Keys, keys_needed, load_keys, load_server_keys, make_keys, save_keys
 from dapfl.federation.server_state.state_file import StateFile
 from dapfl.federation.transport import ClientId, LocalTransport, Transport
-from dapfl.files import replacing
 from dapfl.learning.inputs import without_idle_scaling
 from dapfl.learning.runtime import task_runtime
 from dapfl.learning.tasks import get_task
 from dapfl.runs.description import describe
-from dapfl.runs.devices import FleetWatch
 from dapfl.runs.directory import Checkpoint, Restored, RunDirectory, records_hash
 from dapfl.runs.fingerprint import config_hash, differences
 from dapfl.runs.logs import open_logs
-from dapfl.runs.lost_work import why_nothing
 from dapfl.runs.manifest import Manifest
+from dapfl.runs.monitoring.devices import FleetWatch
+from dapfl.runs.monitoring.lost_work import why_nothing
 from dapfl.runs.results import read_run
 from dapfl.runs.settings import Resolved, resolve
+from dapfl.system.console import progress
+from dapfl.system.files import replacing
 
 
 def start(

@@ -21,7 +21,7 @@ from dapfl.config import (
     ServerStepConfig,
 )
 from dapfl.errors import ConfigError
-from dapfl.plugins import FORM, Plugin
+from dapfl.system.plugins import FORM, Plugin
 from dapfl.tuning.selection import Selection
 
 # The paper's range of η, and the epochs that its settings choose from.

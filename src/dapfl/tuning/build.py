@@ -2,11 +2,11 @@
 
 from dapfl.config import PolicyConfig
 from dapfl.errors import ConfigError
-from dapfl.plugins import FORM, Plugin
+from dapfl.system.plugins import FORM, Plugin
 from dapfl.tuning.agent import AgentPolicy
 from dapfl.tuning.dqn import DQNPolicy
+from dapfl.tuning.finder import Probe
 from dapfl.tuning.policy import Cosine, Fixed, HyperparameterPolicy, Random
-from dapfl.tuning.probe import Probe
 
 KINDS: dict[str, type[HyperparameterPolicy]] = {
     "fixed": Fixed,

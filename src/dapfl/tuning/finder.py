@@ -2,15 +2,18 @@
 
 The best η depends on the scale of inputs and weights, on the depth of a network and on its normalisation.
 A `RateUnit` turns it into a number without a scale: the rate that a client found by trying. Policies choose
-multiples of it.
+multiples of it; `Probe` is the finder alone, without an agent.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 
-from dapfl.tuning.policy import BARELY, Outcome, Situation
+from dapfl.config import PolicyConfig
+from dapfl.errors import PolicyError
+from dapfl.tuning.policy import BARELY, AgentRecord, Choice, Fixed, Outcome, Situation, decide
 
 Trial = Callable[[float], float]
 """Trains one epoch at a rate η from W(t), and gives the loss on D_i afterwards."""
@@ -25,6 +28,7 @@ TOLERANCE = 1.05  # times the loss before training: what a loss may be afterward
 NOISE = 0.01  # of a gain: a rate that gains this much less than nothing may still be the right one
 STALL_ROUNDS = 5  # without progress, and the unit is looked for again
 STALL = 0.002  # the progress of a round, in e-folds of the loss, that is none
+BACKOFF = 0.5  # what the rate of a `Probe` shrinks by when training overshot
 
 
 class Search(msgspec.Struct):
@@ -155,3 +159,46 @@ class RateUnit(msgspec.Struct):
         if outcome.loss_after is None:
             return False
         return not outcome.loss_after <= TOLERANCE * min(situation.loss, self.trial_loss)
+
+
+class Probe(Fixed):
+    """η as the finder gives it, times the pinned η of its action space (1); α pinned."""
+
+    needs_local_loss = True
+    tries_rates = True
+
+    def __init__(self, config: PolicyConfig, seed: int = 0, client: int = 1) -> None:
+        super().__init__(config, seed, client)
+        self.unit = RateUnit()
+        self._situation: Situation | None = None
+
+    def prepare(self, situation: Situation, trial: Trial) -> int:
+        """Look for the rate where it is not known, or training has stalled."""
+        return self.unit.prepare(situation, trial)
+
+    def choose(self, situation: Situation) -> Choice:
+        """The rate found."""
+        self._situation = situation
+        return decide(replace(self.plan, eta=self.plan.eta * self.unit.unit), situation, self.config.capped)
+
+    def observe(self, outcome: Outcome) -> None:
+        """A rate that overshot shrinks."""
+        if self._situation is None:
+            raise PolicyError("A policy observes the outcome of a choice, and none has been made yet.")
+        self.unit.observe(self._situation, outcome, BACKOFF)
+
+    @property
+    def record(self) -> AgentRecord:
+        """The rate found."""
+        return AgentRecord(unit=self.unit.unit)
+
+    def saved_state(self) -> bytes:
+        """The rate, and what is known about it."""
+        return msgspec.msgpack.encode(self.unit)
+
+    def restore(self, state: bytes) -> None:
+        """Go on from what `saved_state` gave."""
+        try:
+            self.unit = msgspec.msgpack.decode(state, type=RateUnit)
+        except msgspec.MsgspecError as error:
+            raise PolicyError(f"This is not the state of a learning-rate finder: {error}.") from None

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dapfl.console import Tracker
 from dapfl.errors import DataError
 from dapfl.learning.datasets.collection import About, Collection, DataFile
 from dapfl.learning.datasets.mnist import read_idx
 from dapfl.learning.datasets.sources import Source
+from dapfl.system.console import Tracker
 
 
 def idx(array: np.ndarray) -> bytes:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dapfl.arrays import Rows
-from dapfl.processes import WORKERS
+from dapfl.system.processes import WORKERS
 
 _NAME = 32
 _PARTS = 64  # at most, of one batch

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from dapfl.crypto.envelope import envelope_named
-from dapfl.crypto.key_generation import generate_keypair
+from dapfl.crypto.keys.key_generation import generate_keypair
 from dapfl.crypto.paillier import PrivateKey
 from dapfl.crypto.signature import sign
 from dapfl.errors import ProtocolError

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from dapfl.config import CryptoConfig
-from dapfl.crypto import keyfile
+from dapfl.crypto.keys import keyfile
+from dapfl.crypto.keys.passphrase import VARIABLE, lock, unlock
+from dapfl.crypto.keys.passphrase import given as given_passphrase
+from dapfl.crypto.keys.threshold_keys import Committee, KeyShare
 from dapfl.crypto.paillier import PrivateKey, PublicKey
-from dapfl.crypto.passphrase import VARIABLE, lock, unlock
-from dapfl.crypto.passphrase import given as given_passphrase
-from dapfl.crypto.threshold_keys import Committee, KeyShare
 from dapfl.errors import KeyFileError
 from dapfl.federation.transport import ClientId
-from dapfl.files import replacing
+from dapfl.system.files import replacing
 
 _FORMAT, _LOCKED, _VERSION = "dapfl-bundle", "dapfl-locked-bundle", 1
 _LARGEST_FILE = 2**28

@@ -19,9 +19,9 @@ from functools import partial
 
 from dapfl.config import CryptoConfig
 from dapfl.crypto.engines.base import set_threads
-from dapfl.crypto.key_generation import generate_keypair
+from dapfl.crypto.keys.key_generation import generate_keypair
+from dapfl.crypto.keys.threshold_keys import generate_committee
 from dapfl.crypto.paillier import PrivateKey
-from dapfl.crypto.threshold_keys import generate_committee
 from dapfl.federation.keys.bundles import (
     GROUP_KEY_BYTES,
     ClientBundle,
@@ -31,7 +31,7 @@ from dapfl.federation.keys.bundles import (
 )
 from dapfl.federation.messages import FEDERATION_BYTES
 from dapfl.federation.transport import ClientId
-from dapfl.processes import WORKERS
+from dapfl.system.processes import WORKERS
 
 _FEW = 8  # so few keys are made sooner than worker processes are started
 

@@ -21,7 +21,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import Struct
 
 from dapfl.config import CryptoConfig
-from dapfl.crypto import keyfile, signature
+from dapfl.crypto import signature
+from dapfl.crypto.keys import keyfile
 from dapfl.crypto.paillier import PrivateKey, PublicKey
 from dapfl.errors import InvalidSignature, KeyFileError
 from dapfl.federation.keys import bundles

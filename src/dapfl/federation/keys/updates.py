@@ -11,13 +11,13 @@ import msgspec
 from msgspec import Struct
 
 from dapfl.config import CryptoConfig
-from dapfl.crypto import keyfile
+from dapfl.crypto.keys import keyfile
 from dapfl.errors import KeyFileError
 from dapfl.federation.keys import bundles
 from dapfl.federation.keys.bundles import DecryptionKeys, ServerBundle
 from dapfl.federation.keys.roster import SignedRoster
 from dapfl.federation.transport import ClientId
-from dapfl.files import replacing
+from dapfl.system.files import replacing
 
 FORMAT, VERSION = "dapfl-server-update", 2
 

@@ -22,10 +22,11 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from dapfl.arrays import Rows
-from dapfl.crypto import plaintext_proof, threshold
+from dapfl.crypto import threshold
 from dapfl.crypto.envelope import Envelope
 from dapfl.crypto.packing import VectorCodec
 from dapfl.crypto.paillier import PublicKey
+from dapfl.crypto.proofs import plaintext_proof
 from dapfl.errors import CryptoError, InvalidCiphertext, InvalidProof, KeyFileError, ProtocolError
 from dapfl.federation.keys.bundles import ClientBundle, CommitteeKeys, ServerBundle
 from dapfl.federation.messages import DIGEST_BYTES, Proposal, Upload, contribution_binding, digest

@@ -9,8 +9,8 @@ from dapfl.crypto.engines.teamwork import together
 from dapfl.crypto.envelope import Envelope
 from dapfl.crypto.packing import VectorCodec
 from dapfl.crypto.paillier import PublicKey
-from dapfl.crypto.range_proof import prove
-from dapfl.crypto.range_proof import verify as verify_proof
+from dapfl.crypto.proofs.range_proof import prove
+from dapfl.crypto.proofs.range_proof import verify as verify_proof
 from dapfl.crypto.signature import sign, verify, verify_each
 from dapfl.errors import (
     CryptoError,

@@ -14,6 +14,7 @@ from dapfl.federation.global_model.models import GlobalModel, from_bytes, to_byt
 from dapfl.federation.global_model.parameters import PublicParameters
 from dapfl.federation.global_model.recovery import RecoveryBuilder
 from dapfl.federation.global_model.shared_decryption import SharedDecryption
+from dapfl.federation.keys.run_id import new_run_id
 from dapfl.federation.messages import (
     DIGEST_BYTES,
     NO_MODEL,
@@ -41,15 +42,14 @@ from dapfl.federation.messages import (
 )
 from dapfl.federation.protection.base import ServerSuite, rows_of
 from dapfl.federation.records import Rejection, Status
-from dapfl.federation.run_id import new_run_id
 from dapfl.federation.server.incoming import Incoming, Opened
 from dapfl.federation.server.outgoing import Deliveries, KnownRoster, Outgoing
 from dapfl.federation.server_state.memory import ServerMemory
 from dapfl.federation.server_state.model_history import ModelHistory
 from dapfl.federation.server_state.partial_sum import Count, PartialSum
 from dapfl.federation.server_state.round_ledger import RoundLedger, SentOrder
-from dapfl.federation.stopwatch import Stopwatch
 from dapfl.federation.transport import EVERYONE, ClientId
+from dapfl.system.stopwatch import Stopwatch
 
 log = logging.getLogger("dapfl.server")
 

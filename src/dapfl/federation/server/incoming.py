@@ -16,8 +16,8 @@ from dapfl.federation.messages import (
 )
 from dapfl.federation.protection.base import ServerSuite
 from dapfl.federation.server_state.round_ledger import RoundLedger
-from dapfl.federation.stopwatch import Stopwatch
 from dapfl.federation.transport import SERVER, ClientId
+from dapfl.system.stopwatch import Stopwatch
 
 Opened = list[tuple[Signed, ClientBody]] | ProtocolError
 """What a message holds, as signed and as read, or why it is rejected."""

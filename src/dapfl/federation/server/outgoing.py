@@ -22,8 +22,8 @@ from dapfl.federation.messages import (
 )
 from dapfl.federation.protection.base import ServerSuite
 from dapfl.federation.server_state.model_history import Head
-from dapfl.federation.stopwatch import Stopwatch
 from dapfl.federation.transport import EVERYONE, SERVER, ClientId
+from dapfl.system.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ CS crashes between making one and sending it.
 
 from pathlib import Path
 
-from dapfl.files import replacing, with_checksum, without_checksum
+from dapfl.system.files import replacing, with_checksum, without_checksum
 
 
 class StateFile:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dapfl.console import Tracker
 from dapfl.errors import DataError
 from dapfl.learning.datasets.sources import unpack
+from dapfl.system.console import Tracker
 
 COMMAND_SECONDS = 300.0
 

@@ -11,8 +11,8 @@ from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import IO, Protocol
 
-from dapfl.console import Tracker
 from dapfl.errors import DataError
+from dapfl.system.console import Tracker
 
 CONNECT_SECONDS = 8.0
 LARGEST_FILE = 256 << 20  # no file that we know is larger, packed or unpacked

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dapfl import console
 from dapfl.errors import DataError
 from dapfl.learning.datasets.collection import Collection, DataFile
 from dapfl.learning.datasets.sources import Source
+from dapfl.system import console
 
 _CHUNK = 1 << 20
 

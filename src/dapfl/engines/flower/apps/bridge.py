@@ -19,7 +19,7 @@ import msgspec
 
 from dapfl.errors import TransportError
 from dapfl.federation.transport import Arrival, ClientId, Exchange, Transport
-from dapfl.files import replacing
+from dapfl.system.files import replacing
 
 
 class Address(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from dapfl.engines.base import HostedClient
 from dapfl.errors import ProtocolError, RunDirectoryError
-from dapfl.files import Loaded, TwoGenerations
+from dapfl.system.files import Loaded, TwoGenerations
 
 log = logging.getLogger("dapfl.client")
 

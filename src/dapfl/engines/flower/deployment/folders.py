@@ -23,7 +23,7 @@ from dapfl.config import Natural, PolicyConfig, RunConfig, relocated, relocated_
 from dapfl.engines.flower.deployment import certificates
 from dapfl.errors import ConfigError, RunDirectoryError
 from dapfl.federation.transport import ClientId
-from dapfl.files import replacing
+from dapfl.system.files import replacing
 
 
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

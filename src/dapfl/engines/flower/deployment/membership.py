@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from dapfl.config import CryptoConfig
-from dapfl.crypto import keyfile
+from dapfl.crypto.keys import keyfile
 from dapfl.engines.flower.deployment import certificates, prepare
 from dapfl.engines.flower.deployment.folders import (
     ClientFolder,

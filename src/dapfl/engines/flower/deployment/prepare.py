@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from textwrap import dedent
 
 from dapfl.config import PolicyConfig, RunConfig, relocated, relocated_policy
-from dapfl.crypto.passphrase import VARIABLE, generate
+from dapfl.crypto.keys.passphrase import VARIABLE, generate
 from dapfl.engines.flower.deployment import certificates, programs
 from dapfl.engines.flower.deployment.folders import (
     ClientFolder,
@@ -29,7 +29,7 @@ from dapfl.federation.keys.bundles import ClientBundle, CommitteeKeys, bundle_pa
 from dapfl.federation.run_keys import make_keys
 from dapfl.federation.transport import ClientId
 from dapfl.learning.tasks import get_task
-from dapfl.plugins import companions, home_of
+from dapfl.system.plugins import companions, home_of
 
 LINK_PORT = 8000
 PASSPHRASES = "passphrases"

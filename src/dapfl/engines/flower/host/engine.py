@@ -13,7 +13,6 @@ from typing import Self
 import psutil
 
 from dapfl.config import PolicyConfig, RunConfig
-from dapfl.console import err
 from dapfl.engines.flower.apps.bridge import Bridge
 from dapfl.engines.flower.deployment import programs
 from dapfl.engines.flower.deployment.folders import ClientSettings, Deployment, NodeKeys, ServerFolder, create
@@ -22,6 +21,7 @@ from dapfl.engines.flower.host.processes import Program, accepts_connections, fr
 from dapfl.errors import TransportError
 from dapfl.federation.keys.bundles import ClientBundle, bundle_path, save_bundle
 from dapfl.federation.transport import Arrival, ClientId, Exchange
+from dapfl.system.console import err
 
 _START = 120.0  # seconds that Flower's programs may take to come up on a busy machine
 _NODE_START = 4.0  # and this much more for every node

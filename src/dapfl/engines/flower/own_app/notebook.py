@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Context
 from dapfl.engines.flower.apps.persistent_client import FileStateStore, StateStore
 from dapfl.engines.flower.own_app.learner import Memory
 from dapfl.errors import ProtocolError
-from dapfl.files import Loaded
+from dapfl.system.files import Loaded
 
 
 class ContextStateStore:

@@ -10,9 +10,9 @@ from typing import Literal
 from msgspec import Struct
 
 from dapfl.federation.records import RoundRecord, Status
-from dapfl.runs.devices import Device, Fleet, read_fleet
-from dapfl.runs.lost_work import by_reason, reason_of, rounds_without_model
-from dapfl.runs.reasons import explain
+from dapfl.runs.monitoring.devices import Device, Fleet, read_fleet
+from dapfl.runs.monitoring.lost_work import by_reason, reason_of, rounds_without_model
+from dapfl.runs.monitoring.reasons import explain
 from dapfl.runs.results import Run, resume_command
 
 ALERT_AFTER = 3  # rounds in a row in which a client is lost

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from dapfl.processes import WORKERS
+from dapfl.system.processes import WORKERS
 
 # No `if __name__ == "__main__":` here, as in many a script of a user: nothing may run twice.
 SCRIPT = """
 from concurrent.futures import ProcessPoolExecutor
 from operator import add
 
-from dapfl.processes import WORKERS
+from dapfl.system.processes import WORKERS
 
 print("the script runs", flush=True)
 with ProcessPoolExecutor(2, mp_context=WORKERS) as pool:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dapfl.crypto import keyfile, passphrase
+from dapfl.crypto.keys import keyfile, passphrase
+from dapfl.crypto.keys.threshold_keys import KeyShare, generate_committee
 from dapfl.crypto.paillier import PrivateKey, PublicKey
-from dapfl.crypto.threshold_keys import KeyShare, generate_committee
 from dapfl.errors import KeyFileError
 
 PROPERTY = settings(

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.runs.monitoring.test_status import write
 
 from dapfl import cli
 from dapfl.federation.records import ClientRecord, RoundRecord, Status
 from dapfl.federation.transport import Arrival, Exchange
-from dapfl.runs.devices import Device, Fleet, FleetWatch, fleet_path, read_fleet
 from dapfl.runs.directory import RunDirectory
+from dapfl.runs.monitoring.devices import Device, Fleet, FleetWatch, fleet_path, read_fleet
+from dapfl.runs.monitoring.status import metrics_of, overview_of
 from dapfl.runs.results import read_run
-from dapfl.runs.status import metrics_of, overview_of
-from tests.runs.test_status import write
 
 
 class Devices:

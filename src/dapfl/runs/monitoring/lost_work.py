@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dapfl.federation.records import RoundRecord, Status
 from dapfl.runs.manifest import Manifest
-from dapfl.runs.reasons import explain
+from dapfl.runs.monitoring.reasons import explain
 
 _NOT_LOST = (Status.ACCEPTED, Status.UNSELECTED)
 

@@ -10,8 +10,8 @@ from starlette.types import ASGIApp, Message
 from dapfl import cli
 from dapfl.dashboard.app import build_app
 from dapfl.federation.records import ClientRecord, RoundRecord, Status
+from dapfl.runs.monitoring.status import metrics_of, overview_of
 from dapfl.runs.results import read_run
-from dapfl.runs.status import metrics_of, overview_of
 from tests.fake_runs import manifest
 
 

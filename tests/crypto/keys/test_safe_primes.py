@@ -3,7 +3,7 @@
 import gmpy2
 import pytest
 
-from dapfl.crypto.safe_primes import is_safe_prime, safe_prime
+from dapfl.crypto.keys.safe_primes import is_safe_prime, safe_prime
 
 
 @pytest.mark.parametrize("bits", [24, 32, 65, 128, 512])

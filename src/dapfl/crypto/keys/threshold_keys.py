@@ -20,9 +20,9 @@ from typing import Self
 import gmpy2
 
 from dapfl.config import Randomness
-from dapfl.crypto.key_generation import check_size, keypair_from_primes
+from dapfl.crypto.keys.key_generation import check_size, keypair_from_primes
+from dapfl.crypto.keys.safe_primes import is_safe_prime, safe_prime
 from dapfl.crypto.paillier import PrivateKey, PublicKey
-from dapfl.crypto.safe_primes import is_safe_prime, safe_prime
 from dapfl.errors import KeyGenerationError
 
 MEMBERS, THRESHOLD = 5, 4  # two of them may collude (`Committee.colluders`)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from dapfl import files
 from dapfl.config import RunConfig, override
 from dapfl.errors import ConfigError, DataError, NothingLearned, RunDirectoryError, StorageError
 from dapfl.federation.records import ClientRecord, RoundRecord, Status
@@ -15,10 +14,11 @@ from dapfl.learning.tasks import Task, register
 from dapfl.reporting.closing import closing_rows
 from dapfl.reporting.measures import grouped
 from dapfl.reporting.tables import tables_of
-from dapfl.runs.lost_work import by_reason, lost_work, rounds_without_model
-from dapfl.runs.reasons import explain
+from dapfl.runs.monitoring.lost_work import by_reason, lost_work, rounds_without_model
+from dapfl.runs.monitoring.reasons import explain
 from dapfl.runs.results import read_run
 from dapfl.runs.session import resume, start
+from dapfl.system import files
 from tests.engines.tiny_task import TASK
 from tests.federation.small import Diverging, Dropping, Learner, Small
 from tests.runs.faulty_tasks import NAN_DATA, NAN_LOSS, TOO_LARGE

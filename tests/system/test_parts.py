@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dapfl.parts import PACKAGES
+from dapfl.system.parts import PACKAGES
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BLOCK = """
 import sys
 class Absent:
@@ -31,7 +31,8 @@ def without(packages: set[str], code: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_core_needs_no_optional_package() -> None:
     code = """
-import dapfl, dapfl.cli, dapfl.tuning, dapfl.federation.client, dapfl.federation.round, dapfl.runs.status
+import dapfl, dapfl.cli, dapfl.tuning, dapfl.runs.monitoring.status
+import dapfl.federation.client, dapfl.federation.round
 import numpy as np
 from dapfl.crypto import VectorCipher, generate_keypair
 key = generate_keypair(512, allow_insecure_small_keys=True)

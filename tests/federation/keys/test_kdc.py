@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dapfl.config import CryptoConfig
+from dapfl.crypto.keys.passphrase import VARIABLE
 from dapfl.crypto.paillier import PrivateKey, PublicKey
-from dapfl.crypto.passphrase import VARIABLE
 from dapfl.errors import KeyFileError
 from dapfl.federation.keys.bundles import (
     ClientBundle,

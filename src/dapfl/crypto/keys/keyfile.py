@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from dapfl.config import Randomness
-from dapfl.crypto.key_generation import check_size, keypair_from_primes
+from dapfl.crypto.keys.key_generation import check_size, keypair_from_primes
+from dapfl.crypto.keys.passphrase import lock, unlock
+from dapfl.crypto.keys.threshold_keys import Committee, KeyShare
 from dapfl.crypto.paillier import PrivateKey, PublicKey
-from dapfl.crypto.passphrase import lock, unlock
-from dapfl.crypto.threshold_keys import Committee, KeyShare
 from dapfl.errors import CryptoError, KeyFileError
 
 _PUBLIC, _PRIVATE = "dapfl-public-key", "dapfl-private-key"

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dapfl.crypto.engines.base import available_engines
-from dapfl.crypto.key_generation import generate_keypair
-from dapfl.crypto.range_proof import bit_weights, proof_bytes, prove, verify
+from dapfl.crypto.keys.key_generation import generate_keypair
+from dapfl.crypto.proofs.range_proof import bit_weights, proof_bytes, prove, verify
 from dapfl.errors import CryptoError, InvalidProof
 
 KEY = generate_keypair(512, allow_insecure_small_keys=True)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from dapfl.arrays import Rows
 from dapfl.crypto.engines.base import available_engines, to_ints, to_rows
-from dapfl.crypto.key_generation import generate_keypair
+from dapfl.crypto.keys.key_generation import generate_keypair
 from dapfl.crypto.paillier import PublicKey
-from dapfl.crypto.plaintext_proof import encrypt, proof_bytes, prove, verify
+from dapfl.crypto.proofs.plaintext_proof import encrypt, proof_bytes, prove, verify
 from dapfl.errors import CryptoError, InvalidCiphertext, InvalidProof
 
 KEY = generate_keypair(512, allow_insecure_small_keys=True)

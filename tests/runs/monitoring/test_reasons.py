@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dapfl.runs.reasons import EXPLANATIONS, explain
+from dapfl.runs.monitoring.reasons import EXPLANATIONS, explain
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RAISED = {
     reason
     for file in (ROOT / "src/dapfl/federation").rglob("*.py")

@@ -16,7 +16,7 @@ from msgspec import Struct
 from dapfl.engines.base import Engine, WaitingEngine
 from dapfl.errors import StorageError
 from dapfl.federation.transport import Arrival, ClientId, Exchange
-from dapfl.files import replacing
+from dapfl.system.files import replacing
 
 Doing = Literal["connected", "training", "late", "gone"]
 _GONE = {"offline", "node-lost"}  # what an engine says of a client whose node is not connected

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from dapfl.parts import absent
+from dapfl.system.parts import absent
 
 
 def lazy_names(

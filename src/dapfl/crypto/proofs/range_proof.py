@@ -8,7 +8,7 @@ c_j/g is an n-th power, which is to say that b_j is 0 or 1 (the 1-out-of-2 proof
 verifier need the public key only; what is proved holds whatever the prover knows, even the primes of n.
 The proof reveals nothing else about the number.
 
->>> from dapfl.crypto.key_generation import generate_keypair
+>>> from dapfl.crypto.keys.key_generation import generate_keypair
 >>> key = generate_keypair(512, allow_insecure_small_keys=True)
 >>> proof = prove(600, 1, 1800, key.public_key, b"client 7")
 >>> key.decrypt_int(verify(proof, 1, 1800, key.public_key, b"client 7"))
@@ -33,7 +33,7 @@ import gmpy2
 
 from dapfl.crypto.engines.base import to_ints, to_rows
 from dapfl.crypto.paillier import PublicKey
-from dapfl.crypto.transcript import CHALLENGE_BITS, CHALLENGE_BYTES, Transcript
+from dapfl.crypto.proofs.transcript import CHALLENGE_BITS, CHALLENGE_BYTES, Transcript
 from dapfl.errors import CryptoError, InvalidProof
 
 _LABEL = b"dapfl range proof 2"

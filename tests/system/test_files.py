@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dapfl.files import replacing
+from dapfl.system.files import replacing
 
 
 def test_a_file_that_was_written_has_its_name_on_the_disk_too(

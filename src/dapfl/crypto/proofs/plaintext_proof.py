@@ -6,7 +6,7 @@ vector that it has computed from ciphertexts of others, nor use a proof of other
 proof is bound to a context, which names the sender, the round and the model.
 
 >>> import numpy as np
->>> from dapfl.crypto.key_generation import generate_keypair
+>>> from dapfl.crypto.keys.key_generation import generate_keypair
 >>> key = generate_keypair(512, allow_insecure_small_keys=True)
 >>> ciphertexts, proof = encrypt(np.array([[42], [7]], np.uint8), key.public_key, b"client 7, round 3")
 >>> verify(proof, ciphertexts, key.public_key, b"client 7, round 3")
@@ -40,7 +40,7 @@ import numpy as np
 from dapfl.arrays import Rows
 from dapfl.crypto.engines.base import check_rows, to_ints, to_rows
 from dapfl.crypto.paillier import PublicKey
-from dapfl.crypto.transcript import CHALLENGE_BYTES, SEED_BYTES, Transcript, weights
+from dapfl.crypto.proofs.transcript import CHALLENGE_BYTES, SEED_BYTES, Transcript, weights
 from dapfl.errors import CryptoError, InvalidProof
 
 _LABEL = b"dapfl plaintext proof 1"

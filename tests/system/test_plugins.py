@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dapfl.errors import ConfigError
-from dapfl.plugins import Plugin, companions, relocated
+from dapfl.system.plugins import Plugin, companions, relocated
 
 
 def plugin(folder: Path, text: str, name: str = "mine") -> Plugin:

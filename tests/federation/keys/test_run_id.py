@@ -3,7 +3,8 @@ import time
 import pytest
 
 from dapfl.errors import KeyFileError
-from dapfl.federation.run_id import RUN_BYTES, begin_run, new_run_id, uses_of
+from dapfl.federation.keys.run_id import begin_run, new_run_id, uses_of
+from dapfl.federation.messages import RUN_BYTES
 
 
 def test_every_run_has_an_id_of_its_own():

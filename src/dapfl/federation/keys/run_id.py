@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from dapfl.errors import KeyFileError
-from dapfl.files import replacing
+from dapfl.federation.messages import RUN_BYTES
+from dapfl.system.files import replacing
 
-RUN_BYTES = 16
 _TIME_BYTES = 8  # microseconds since 1970, big-endian; the rest of an id is random
 
 
