@@ -9,7 +9,7 @@ from rich.console import Console
 
 from dapfl.commands.run import _tell_of_unused_data
 from dapfl.config import RunConfig
-from dapfl.federation.assembly import Shared, bounds_of, samples_used
+from dapfl.federation.run_terms import Shared, bounds_of, samples_used
 from dapfl.learning.data import Dataset
 from dapfl.learning.runtime import task_runtime
 from dapfl.learning.tasks import get_task

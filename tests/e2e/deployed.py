@@ -15,11 +15,11 @@ from dapfl.engines.base import Deployed
 from dapfl.engines.flower.apps.persistent_client import FileStateStore, PersistentClient
 from dapfl.engines.flower.apps.worker import build
 from dapfl.errors import TransportError
-from dapfl.federation.assembly import parameters_of
 from dapfl.federation.global_model.averaging import next_model
 from dapfl.federation.protection.base import encoded_count
 from dapfl.federation.protection.open import OpenServerSuite
 from dapfl.federation.records import RoundRecord
+from dapfl.federation.run_terms import parameters_of
 from dapfl.federation.transport import Exchange
 from dapfl.hyperparameters import Hyperparameters
 from dapfl.learning.runtime import task_runtime

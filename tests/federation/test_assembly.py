@@ -6,8 +6,9 @@ import pytest
 
 from dapfl.config import RunConfig, override
 from dapfl.errors import ConfigError
-from dapfl.federation.assembly import Shared, bounds_of, build_client, build_federation
+from dapfl.federation.assembly import build_client, build_federation
 from dapfl.federation.run_keys import keys_needed, load_keys, make_keys, save_keys
+from dapfl.federation.run_terms import Shared, bounds_of
 from dapfl.federation.transport import LocalTransport
 from tests.federation.small import fixed_policy
 

@@ -7,11 +7,11 @@ import pytest
 
 from dapfl.config import CryptoConfig, RunConfig
 from dapfl.errors import ConfigError, KeyFileError
-from dapfl.federation.assembly import parameters_of
 from dapfl.federation.keys.bundles import bundle_path, load_bundles, save_bundles
 from dapfl.federation.messages import Proposal as ProposalBody
 from dapfl.federation.messages import Report, Upload, decode_client_body, decode_server_body
 from dapfl.federation.records import Rejection, Status
+from dapfl.federation.run_terms import parameters_of
 from dapfl.federation.server_state.state_file import StateFile
 from dapfl.learning.runtime import task_runtime
 from dapfl.learning.tasks import get_task

@@ -11,9 +11,10 @@ from torch import nn
 
 from dapfl.config import RunConfig, override
 from dapfl.errors import ConfigError, TaskError
-from dapfl.federation.assembly import Shared, build_client, build_federation
+from dapfl.federation.assembly import build_client, build_federation
 from dapfl.federation.records import RoundRecord
 from dapfl.federation.run_keys import make_keys
+from dapfl.federation.run_terms import Shared
 from dapfl.federation.transport import LocalTransport
 from dapfl.hyperparameters import Hyperparameters
 from dapfl.learning.data import Dataset

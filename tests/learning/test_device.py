@@ -9,7 +9,7 @@ from torch import nn
 
 from dapfl.config import RunConfig
 from dapfl.errors import ConfigError
-from dapfl.federation.assembly import Shared
+from dapfl.federation.run_terms import Shared
 from dapfl.hyperparameters import Hyperparameters
 from dapfl.learning import device
 from dapfl.learning.data import Dataset

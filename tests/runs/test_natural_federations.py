@@ -9,7 +9,8 @@ import pytest
 
 from dapfl.config import RunConfig, override
 from dapfl.errors import ConfigError
-from dapfl.federation.assembly import bounds_of, check
+from dapfl.federation.assembly import check
+from dapfl.federation.run_terms import bounds_of
 from dapfl.reporting.closing import closing_rows
 from dapfl.reporting.measures import grouped
 from dapfl.reporting.tables import tables_of

@@ -166,7 +166,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _tell_of_unused_data(config: "RunConfig") -> None:
     """Of a task of the user's own; the built-in tasks have the sizes of the paper."""
-    from dapfl.federation.assembly import samples_used
+    from dapfl.federation.run_terms import samples_used
     from dapfl.learning.runtime import rows_without_meaning, task_runtime
     from dapfl.learning.tasks import TASKS, get_task
 

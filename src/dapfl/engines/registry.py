@@ -13,9 +13,10 @@ from dapfl.crypto.engines.base import set_threads
 from dapfl.engines.base import Deployed, Engine
 from dapfl.engines.inline import InlineEngine
 from dapfl.engines.local import WorkerPool
-from dapfl.federation.assembly import Shared, build_client
+from dapfl.federation.assembly import build_client
 from dapfl.federation.client import Client
 from dapfl.federation.keys.bundles import ClientBundle
+from dapfl.federation.run_terms import Shared
 from dapfl.federation.transport import ClientId
 from dapfl.learning import device
 

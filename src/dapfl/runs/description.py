@@ -13,7 +13,7 @@ from dapfl import __version__
 from dapfl.config import RunConfig
 from dapfl.crypto.engines.base import engine_named
 from dapfl.engines.base import Deployed
-from dapfl.federation.assembly import client_names, samples_used
+from dapfl.federation.run_terms import client_names, samples_used
 from dapfl.learning.layout import Layout
 from dapfl.learning.runtime import build_model
 from dapfl.learning.tasks import get_task

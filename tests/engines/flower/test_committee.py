@@ -13,10 +13,11 @@ from flwr.clientapp import ClientApp
 from dapfl.config import RunConfig, override
 from dapfl.engines.flower.apps.persistent_client import FileStateStore, PersistentClient
 from dapfl.engines.flower.apps.transport import FlowerTransport, pack, unpack
-from dapfl.federation.assembly import Shared, build_client, build_federation
+from dapfl.federation.assembly import build_client, build_federation
 from dapfl.federation.records import RoundRecord
 from dapfl.federation.round import Federation
 from dapfl.federation.run_keys import Keys, make_keys
+from dapfl.federation.run_terms import Shared
 from dapfl.federation.server_state.state_file import StateFile
 from dapfl.federation.transport import LocalTransport
 from dapfl.runs.settings import resolve

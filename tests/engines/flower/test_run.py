@@ -20,9 +20,10 @@ from dapfl.config import RunConfig, parse
 from dapfl.engines.flower.deployment import certificates, programs
 from dapfl.engines.flower.deployment.folders import ClientFolder, Deployment
 from dapfl.engines.flower.host.processes import Program, free_ports, stop, wait_until
-from dapfl.federation.assembly import Shared, build_client, build_federation
+from dapfl.federation.assembly import build_client, build_federation
 from dapfl.federation.keys.bundles import bundle_path, save_bundle
 from dapfl.federation.run_keys import make_keys
+from dapfl.federation.run_terms import Shared
 from dapfl.federation.transport import Arrival, ClientId, Exchange, LocalTransport
 from dapfl.learning.layout import Layout
 from dapfl.learning.tasks import get_task

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.runs.monitoring.test_status import write
 
 from dapfl import cli
 from dapfl.federation.records import ClientRecord, RoundRecord, Status
@@ -15,6 +14,7 @@ from dapfl.runs.directory import RunDirectory
 from dapfl.runs.monitoring.devices import Device, Fleet, FleetWatch, fleet_path, read_fleet
 from dapfl.runs.monitoring.status import metrics_of, overview_of
 from dapfl.runs.results import read_run
+from tests.runs.monitoring.test_status import write
 
 
 class Devices:

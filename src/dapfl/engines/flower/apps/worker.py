@@ -174,7 +174,8 @@ def build(folder: Path) -> "DeviceClient":
     bundle = client_bundle(folder, client, config.crypto)
 
     from dapfl.crypto.engines.base import set_threads
-    from dapfl.federation.assembly import Shared, build_client  # imports torch: seconds
+    from dapfl.federation.assembly import build_client  # imports torch: seconds
+    from dapfl.federation.run_terms import Shared
 
     if settings.threads:
         set_threads(settings.threads)

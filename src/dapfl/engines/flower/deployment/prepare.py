@@ -24,9 +24,9 @@ from dapfl.engines.flower.deployment.folders import (
     write,
 )
 from dapfl.errors import ConfigError, RunDirectoryError
-from dapfl.federation.assembly import check_numbers
 from dapfl.federation.keys.bundles import ClientBundle, CommitteeKeys, bundle_path, save_bundle
 from dapfl.federation.run_keys import make_keys
+from dapfl.federation.run_terms import check_numbers
 from dapfl.federation.transport import ClientId
 from dapfl.learning.tasks import get_task
 from dapfl.system.plugins import companions, home_of
