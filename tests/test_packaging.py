@@ -71,7 +71,8 @@ def test_the_dockerfile_has_known_instructions_and_stages() -> None:
         for stage in re.findall(r"--from=(\S+)", rest):
             assert stage in stages()
     users = [rest for word, rest in instructions() if word == "USER"]
-    assert users == ["dapfl"]  # nothing runs as root
+    assert users == ["10001"]  # nothing runs as root
+    assert any(f"useradd --create-home --uid {users[0]} dapfl" in rest for word, rest in instructions())
 
 
 def test_what_the_dockerfile_copies_is_there() -> None:
@@ -88,6 +89,11 @@ def test_the_containers_install_parts_that_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (named,) = re.findall(r"\.whl\)\[([a-z,]+)\]", (CONTAINERS / "Dockerfile").read_text())
     assert set(named.split(",")) <= extras.keys()
+
+
+def test_the_containers_take_the_pytorch_of_the_lock() -> None:
+    (version,) = re.findall(r"torch==(\S+)", (CONTAINERS / "Dockerfile").read_text())
+    assert f"torch=={version} " in (ROOT / "requirements-torch.lock").read_text()
 
 
 def test_the_scripts_of_the_containers_are_sound() -> None:

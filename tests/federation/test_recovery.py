@@ -49,7 +49,7 @@ class Trusting:
         if not history.is_known and not self.away:
             omega = decode_server_body(history.head.signed.body)
             assert isinstance(omega, Aggregate)
-            rows, width = self.parameters.codec.plaintext_count(self.parameters.size), self.helper.row_bytes
+            rows, width = self.parameters.contribution_rows, self.helper.row_bytes
             sums = self.helper.decrypt(rows_of(omega.contributions, rows, width))
             count = self.helper.decrypt(rows_of(omega.sample_count, 1, width))
             model = next_model(

@@ -119,7 +119,7 @@ class VectorCipher:
         if key.public_key != self.public_key:
             raise CryptoError("This private key does not belong to the public key of the cipher.")
         rows = key.decrypt(vector.ciphertexts)
-        total = self._codec.total(rows, vector.terms, vector.terms, _reference(vector.size))
+        total = self._codec.total(rows, vector.size, vector.terms, vector.terms)
         return total * self._unit
 
     def from_bytes(self, data: bytes) -> EncryptedVector:

@@ -96,7 +96,13 @@ def parameters_of(
     """What the participants of a run all know: codec, tensors, minimum cohort, server step."""
     check_numbers(config)
     segments = tuple(
-        Segment(tensor.name, tensor.start, tensor.stop, nonnegative=tensor.name.endswith("running_var"))
+        Segment(
+            tensor.name,
+            tensor.start,
+            tensor.stop,
+            nonnegative=tensor.name.endswith("running_var"),
+            wide=tensor.kind == "buffer",  # measured, not learned: of the size that the data have
+        )
         for tensor in runtime.layout.tensors
     )
     bounds = bounds_of(config, runtime.data)

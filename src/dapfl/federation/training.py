@@ -3,6 +3,7 @@
 Nothing here knows about messages or keys. Only what is in `Trained` may leave the device.
 """
 
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from dapfl.randomness import stream
 from dapfl.resources import MeasuredResources, ResourceProcess, Resources
 from dapfl.system.stopwatch import Stopwatch
 from dapfl.tuning.policy import Choice, HyperparameterPolicy, Outcome, Situation
+
+log = logging.getLogger("dapfl.client")
 
 MOST_REPEATS = 8  # of a round's training: where epochs cost nothing, the budget sets no end
 
@@ -93,6 +96,7 @@ class LocalTraining:
     policy: HyperparameterPolicy
     gradients_per_step: int = 1  # of the optimiser; the budget and all counts of epochs are for one
     residual: Vector | None = field(default=None, repr=False)
+    divergence: EncodingError | None = None  # why the last contribution could not be encoded
 
     def run(self, t: int, model: GlobalModel, watch: Stopwatch) -> Trained:
         """Phases 1 and 2 of round t, from W(t) to what is to be encrypted."""
@@ -196,7 +200,9 @@ class LocalTraining:
                 encoded = codec.encode(
                     local, self.learner.sample_count, self.parameters.references(model), self.residual
                 )
-            except EncodingError:
+            except EncodingError as error:
+                log.info("client %d sends nothing: %s", self.client, error)
+                self.divergence = error
                 return "diverged"
         self.residual = encoded.residual
         return encoded

@@ -479,6 +479,57 @@ def test_wrong_arguments_are_said_when_the_lines_are_written() -> None:
         dapfl.flower.DapFL(fraction_train=0.0)
 
 
+# Numbers of any size ---------------------------------------------------------------------------
+
+
+def raw_features(mods: list[Any], shape: tuple[int, ...]) -> ClientApp:
+    """An app whose model has numbers as large as its data have."""
+    app = ClientApp(mods=mods)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        from flwr.app import Array
+
+        number = 1e6 * (1 + context.node_config["partition-id"])
+        arrays = ArrayRecord({"w": Array(np.full(shape, number)), "var": Array(np.array([number**2]))})
+        metrics = MetricRecord({"train_loss": 1.0, "num-examples": 10})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def start_raw(shape: tuple[int, ...], rounds: list[RoundRecord], codec: Any = "exact") -> Result:
+    from flwr.app import Array
+
+    grid = Simulation(raw_features([small_mod(tuning=False)], shape), 3)
+    arrays = ArrayRecord({"w": Array(np.zeros(shape)), "var": Array(np.ones(1))})
+    strategy = dapfl.flower.DapFL(fraction_evaluate=0.0, codec=codec, on_round=rounds.append, **SMALL)
+    return strategy.start(grid, arrays, num_rounds=1, timeout=60)
+
+
+@pytest.mark.parametrize("codec", ["exact", "compact"])
+def test_small_arrays_may_have_numbers_of_any_size(codec: Any) -> None:
+    rounds: list[RoundRecord] = []
+    result = start_raw((64, 10), rounds, codec)
+    assert [record.cohort for record in rounds] == [(1, 2, 3)]
+    assert (result.arrays["w"].numpy() == 2e6).all()
+    assert result.arrays["var"].numpy() == pytest.approx(1e12 * (1 + 4 + 9) / 3, rel=1e-6)
+
+
+def test_a_large_array_beyond_its_range_is_named_in_the_log_of_the_node(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rounds: list[RoundRecord] = []
+    with caplog.at_level("INFO", logger="flwr"):
+        start_raw((64, 65), rounds)
+    assert {client.status for client in rounds[0].clients} == {"diverged"}
+    assert "Tensor 'w' cannot be encoded: entry 0 is 1e+06, beyond ±1024" in caplog.text
+    assert (
+        "client 1: diverged: its model has numbers that are not finite or too large; its log says which"
+        in caplog.text
+    )
+
+
 # The examples ----------------------------------------------------------------------------------
 
 

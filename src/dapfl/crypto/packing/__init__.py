@@ -7,6 +7,9 @@ Two codecs behind one interface:
                 (rounding, and whatever lies beyond the range) stays with the client as a residual that is
                 added to its next contribution, and is counted.
 
+Tensors marked `wide`, which may hold numbers of any size (running variances), travel apart: exact with either
+codec, in as many slots as their digits need (`wide.py`).
+
 Decoding is integer arithmetic, then one or two float64 operations per weight in a fixed order, then one
 rounding to float32: the same bits on every machine. `add_plain` adds the same integers without
 encryption, so an encrypted and a plain run give the same model.
@@ -22,7 +25,8 @@ array([ 2.5  , -0.125], dtype=float32)
 
 from collections.abc import Callable
 
-from dapfl.crypto.packing.codec import Bounds, Encoded, ReferenceModels, Segment, VectorCodec
+from dapfl.crypto.packing.bounds import Bounds
+from dapfl.crypto.packing.codec import Encoded, ReferenceModels, Segment, VectorCodec, wide_size
 from dapfl.crypto.packing.compact import CompactCodec
 from dapfl.crypto.packing.exact import ExactCodec
 from dapfl.errors import EncodingError
@@ -36,6 +40,7 @@ __all__ = [
     "Segment",
     "VectorCodec",
     "codec_named",
+    "wide_size",
 ]
 
 CODECS: dict[str, Callable[[Bounds, int], VectorCodec]] = {

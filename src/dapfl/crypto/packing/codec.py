@@ -2,16 +2,21 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar, NoReturn
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dapfl.arrays import Rows, Vector
+from dapfl.crypto.packing.bounds import Bounds, altered_sum
 from dapfl.crypto.packing.slots import WIDEST, SlotRows, Slots
+from dapfl.crypto.packing.wide import LARGEST_WIDE, WideNumbers
 from dapfl.errors import EncodingError
 
-# Weights lie within ±2^10, whatever the codec: larger ones are a training run that has diverged.
+# Weights lie within ±2^10, whatever the codec: larger ones are a training run that has diverged. Tensors that
+# may rightly be larger are marked as wide.
 LARGEST = 1024.0
 
 
@@ -20,13 +25,25 @@ class Segment:
     """One tensor of the flat vector: weights start to stop.
 
     `nonnegative` marks numbers that mean nothing below zero (a running variance): where rounding
-    would leave the decoded mean below zero, it is zero.
+    would leave the decoded mean below zero, it is zero. `wide` marks a tensor whose numbers may be of any
+    size up to 2^64: it takes more slots, and is exact whatever the codec.
     """
 
     name: str
     start: int
     stop: int
     nonnegative: bool = False
+    wide: bool = False
+
+    @property
+    def limit(self) -> float:
+        """The largest absolute value that can be encoded."""
+        return LARGEST_WIDE if self.wide else LARGEST
+
+
+def wide_size(segments: tuple[Segment, ...]) -> int:
+    """How many numbers of a model are in wide tensors."""
+    return sum(segment.stop - segment.start for segment in segments if segment.wide)
 
 
 @dataclass(frozen=True)
@@ -53,20 +70,27 @@ class ReferenceModels:
         """The number of weights."""
         return self.current.size
 
+    @cached_property
+    def wide(self) -> NDArray[np.bool_] | None:
+        """Which numbers are in wide tensors; None if none are."""
+        if not wide_size(self.segments):
+            return None
+        lengths = [segment.stop - segment.start for segment in self.segments]
+        return np.repeat([segment.wide for segment in self.segments], lengths)
 
-@dataclass(frozen=True)
-class Bounds:
-    """What every participant has declared never to exceed; all headroom follows from it."""
-
-    max_samples: int
-    max_clients: int
-
-    def __post_init__(self) -> None:
-        if self.max_samples < 1 or self.max_clients < 1:
-            raise EncodingError(
-                f"Bounds of {self.max_samples} samples and {self.max_clients} clients leave nothing to add: "
-                "both must be at least 1."
-            )
+    @cached_property
+    def narrow(self) -> "ReferenceModels":
+        """The same without the wide tensors."""
+        if self.wide is None:
+            return self
+        segments, start = [], 0
+        for segment in self.segments:
+            if not segment.wide:
+                stop = start + segment.stop - segment.start
+                segments.append(replace(segment, start=start, stop=stop))
+                start = stop
+        previous = None if self.previous is None else self.previous[~self.wide]
+        return ReferenceModels(self.current[~self.wide], previous, tuple(segments))
 
 
 @dataclass(frozen=True)
@@ -74,6 +98,15 @@ class Encoded:
     """A client's contribution as plaintext rows, and what stays with the client."""
 
     plaintexts: Rows
+    residual: Vector | None = None
+    deferred: int = 0
+
+
+@dataclass(frozen=True)
+class EncodedSlots:
+    """The narrow tensors of a contribution in slots, and what stays with the client."""
+
+    slots: Slots
     residual: Vector | None = None
     deferred: int = 0
 
@@ -87,25 +120,67 @@ class VectorCodec(ABC):
         self.bounds = bounds
         self.plaintext_bytes = plaintext_bytes
         self.rows = SlotRows(slot_bytes, plaintext_bytes)
+        self.wide = WideNumbers(bounds, slot_bytes)
         self._count_row = SlotRows(min(WIDEST, plaintext_bytes), plaintext_bytes)
         if bounds.max_samples * bounds.max_clients >= 256**self._count_row.slot_bytes:
             raise EncodingError(
                 f"A plaintext of {plaintext_bytes} bytes cannot count the samples of {bounds}."
             )
 
-    @abstractmethod
     def encode(
         self, local: Vector, sample_count: int, reference: ReferenceModels, residual: Vector | None = None
     ) -> Encoded:
         """The contribution |D_i|·ŵ_i(t) of Eq. 33; `residual` is what the last one could not express."""
+        self._check_input(local, sample_count, reference, residual)
+        wide = reference.wide
+        if wide is None:
+            narrow = self._encode(local, sample_count, reference, residual)
+            return Encoded(self.rows.pack(narrow.slots), narrow.residual, narrow.deferred)
+        narrow = self._encode(
+            local[~wide], sample_count, reference.narrow, None if residual is None else residual[~wide]
+        )
+        slots = np.concatenate([narrow.slots, self.wide.encode(local[wide], sample_count)])
+        left = None
+        if narrow.residual is not None:
+            left = np.zeros_like(local)
+            left[~wide] = narrow.residual
+        return Encoded(self.rows.pack(slots), left, narrow.deferred)
 
-    @abstractmethod
     def decode(self, sums: Rows, contributors: int, sample_count: int, reference: ReferenceModels) -> Vector:
         """W(t+1) of Eq. 44 from the decrypted sums over `contributors` clients and `sample_count` samples."""
+        self._check_sum(contributors, sample_count)
+        slots = self.rows.unpack(sums, self._slot_count(reference.size, wide_size(reference.segments)))
+        wide = reference.wide
+        if wide is None:
+            return self._decode(slots, contributors, sample_count, reference)
+        model = np.empty(reference.size, np.float32)
+        cut = reference.narrow.size
+        model[~wide] = self._decode(slots[:cut], contributors, sample_count, reference.narrow)
+        model[wide] = self.wide.decode(slots[cut:], contributors, sample_count)
+        for segment in reference.segments:
+            if segment.wide and segment.nonnegative:
+                part = model[segment.start : segment.stop]
+                np.maximum(part, 0.0, out=part)
+        return model
 
-    def plaintext_count(self, size: int) -> int:
-        """How many plaintexts a vector of `size` weights takes."""
-        return self.rows.row_count(size)
+    @abstractmethod
+    def _encode(
+        self, local: Vector, sample_count: int, reference: ReferenceModels, residual: Vector | None
+    ) -> EncodedSlots:
+        """A slot for each number of the narrow tensors, which are all that the arguments hold."""
+
+    @abstractmethod
+    def _decode(
+        self, slots: Slots, contributors: int, sample_count: int, reference: ReferenceModels
+    ) -> Vector:
+        """The mean of the narrow tensors."""
+
+    def plaintext_count(self, size: int, wide: int = 0) -> int:
+        """How many plaintexts a vector of `size` numbers takes, of which `wide` are in wide tensors."""
+        return self.rows.row_count(self._slot_count(size, wide))
+
+    def _slot_count(self, size: int, wide: int) -> int:
+        return size - wide + wide * self.wide.digits
 
     def add_plain(self, batches: Iterable[Rows]) -> Rows:
         """Eq. 39 without encryption: the same integers added in the clear."""
@@ -149,7 +224,7 @@ class VectorCodec(ABC):
         self, local: Vector, sample_count: int, reference: ReferenceModels, residual: Vector | None
     ) -> None:
         self._check_sample_count(sample_count)
-        for name, vector, limit in (("vector", local, LARGEST), ("residual", residual, np.inf)):
+        for name, vector in (("vector", local), ("residual", residual)):
             if vector is None:
                 continue
             if vector.dtype != np.float32 or vector.shape != reference.current.shape:
@@ -157,30 +232,28 @@ class VectorCodec(ABC):
                     f"The {name} to encode is {vector.dtype} of shape {vector.shape}; the model has "
                     f"{reference.size} float32 weights."
                 )
-            if not (np.abs(vector) <= limit).all() or not np.isfinite(vector).all():
-                _refuse(vector, limit, reference)
-
-    def _read(
-        self, sums: Rows, contributors: int, sample_count: int, reference: ReferenceModels, most: int
-    ) -> Slots:
-        """The slots of a sum, none above what that many contributors can have sent."""
-        self._check_sum(contributors, sample_count)
-        slots = self.rows.unpack(sums, reference.size)
-        if reference.size and int(slots.max()) > most:
-            raise EncodingError(
-                f"The sum holds numbers that {contributors} contributions of this codec cannot add up to: "
-                "it was altered, or belongs to another round."
-            )
-        return slots
+        limit: float | Vector = LARGEST
+        if reference.wide is not None:
+            limit = np.where(reference.wide, np.float32(LARGEST_WIDE), np.float32(LARGEST))
+        _refuse(~(np.abs(local) <= limit), local, reference)  # so is NaN
+        if residual is not None:
+            _refuse(~np.isfinite(residual), residual, reference)
 
 
-def _refuse(vector: Vector, limit: float, reference: ReferenceModels) -> NoReturn:
-    """Names the first number of a vector that is not finite or beyond ±limit."""
-    bad = ~(np.abs(vector) <= limit) | ~np.isfinite(vector)
+def check_slots(slots: Slots, contributors: int, most: int) -> None:
+    """EncodingError if a slot of a sum is above what that many contributors can have sent."""
+    if len(slots) and int(slots.max()) > most:
+        raise altered_sum(contributors)
+
+
+def _refuse(bad: NDArray[np.bool_], vector: Vector, reference: ReferenceModels) -> None:
+    """Names the first bad number of a vector, if there is one."""
+    if not bad.any():
+        return
     first = int(np.argmax(bad))
     segment = next(segment for segment in reference.segments if first < segment.stop)
     value = float(vector[first])
-    wrong = f"beyond ±{limit:g}" if np.isfinite(value) else "not a number to add"
+    wrong = f"beyond ±{segment.limit:g}" if np.isfinite(value) else "not a number to add"
     raise EncodingError(
         f"Tensor '{segment.name}' cannot be encoded: entry {first - segment.start} is {value:g}, {wrong} "
         f"({np.count_nonzero(bad)} such entries in all). Training has diverged: lower the learning rate."

@@ -2,8 +2,10 @@
 
 import numpy as np
 
-from dapfl.arrays import Rows, Vector
-from dapfl.crypto.packing.codec import Bounds, Encoded, ReferenceModels, Segment, VectorCodec
+from dapfl.arrays import Vector
+from dapfl.crypto.packing.bounds import Bounds
+from dapfl.crypto.packing.codec import EncodedSlots, ReferenceModels, Segment, VectorCodec, check_slots
+from dapfl.crypto.packing.slots import Slots
 from dapfl.errors import EncodingError
 
 # Every client can express at least this many steps in each direction, however many clients there are.
@@ -44,11 +46,10 @@ class CompactCodec(VectorCodec):
             raise EncodingError(f"The compact codec cannot add {bounds.max_clients} clients: use 'exact'.")
         super().__init__(bounds, plaintext_bytes, slot_bytes)
 
-    def encode(
-        self, local: Vector, sample_count: int, reference: ReferenceModels, residual: Vector | None = None
-    ) -> Encoded:
+    def _encode(
+        self, local: Vector, sample_count: int, reference: ReferenceModels, residual: Vector | None
+    ) -> EncodedSlots:
         """u + L in each slot, and the part of c that u leaves over."""
-        self._check_input(local, sample_count, reference, residual)
         slots = np.empty(reference.size, dtype=np.uint64)
         left = np.empty(reference.size, dtype=np.float32)
         deferred = 0
@@ -65,11 +66,13 @@ class CompactCodec(VectorCodec):
             np.clip(u, -self.levels, self.levels, out=u)
             slots[part] = (u + self.levels).astype(np.uint64)
             left[part] = wanted - u * step
-        return Encoded(self.rows.pack(slots), left, deferred)
+        return EncodedSlots(slots, left, deferred)
 
-    def decode(self, sums: Rows, contributors: int, sample_count: int, reference: ReferenceModels) -> Vector:
+    def _decode(
+        self, slots: Slots, contributors: int, sample_count: int, reference: ReferenceModels
+    ) -> Vector:
         """W(t) + Σu_i·step/Σ|D_i|, Eq. 44 on differences."""
-        slots = self._read(sums, contributors, sample_count, reference, 2 * self.levels * contributors)
+        check_slots(slots, contributors, 2 * self.levels * contributors)
         totals = slots.astype(np.int64) - contributors * self.levels
         model = np.empty(reference.size, dtype=np.float32)
         for segment in reference.segments:

@@ -4,8 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dapfl.arrays import Rows, Vector
-from dapfl.crypto.packing.codec import LARGEST, Bounds, Encoded, ReferenceModels, VectorCodec
-from dapfl.crypto.packing.slots import WIDEST
+from dapfl.crypto.packing.bounds import Bounds
+from dapfl.crypto.packing.codec import LARGEST, EncodedSlots, ReferenceModels, VectorCodec, check_slots
+from dapfl.crypto.packing.slots import WIDEST, Slots
 from dapfl.errors import EncodingError
 
 FRACTION_BITS = 28
@@ -43,28 +44,30 @@ class ExactCodec(VectorCodec):
         self.offset = int(LARGEST) << self.fraction_bits
         super().__init__(bounds, plaintext_bytes, slot_bytes)
 
-    def encode(
-        self, local: Vector, sample_count: int, reference: ReferenceModels, residual: Vector | None = None
-    ) -> Encoded:
+    def _encode(
+        self, local: Vector, sample_count: int, reference: ReferenceModels, residual: Vector | None
+    ) -> EncodedSlots:
         """|D_i|·(q + M) in each slot (Eq. 33); there is never a residual."""
-        self._check_input(local, sample_count, reference, residual)
         if residual is not None:
             raise EncodingError("The exact codec leaves no residual: this one comes from a compact run.")
         # A float32 times a power of two is exact in float64, so rint is the only rounding.
         q = np.rint(local.astype(np.float64) * 2.0**self.fraction_bits).astype(np.int64)
-        slots = (q + self.offset).view(np.uint64) * np.uint64(sample_count)
-        return Encoded(self.rows.pack(slots))
+        return EncodedSlots((q + self.offset).view(np.uint64) * np.uint64(sample_count))
 
-    def decode(self, sums: Rows, contributors: int, sample_count: int, reference: ReferenceModels) -> Vector:
+    def _decode(
+        self, slots: Slots, contributors: int, sample_count: int, reference: ReferenceModels
+    ) -> Vector:
         """(Σ|D_i|·q_i) / (Σ|D_i|·2^f), Eq. 44."""
-        mean = self.total(sums, contributors, sample_count, reference) / sample_count
+        mean = self._total(slots, contributors, sample_count) / sample_count
         return mean.astype(np.float32)
 
-    def total(
-        self, sums: Rows, contributors: int, sample_count: int, reference: ReferenceModels
-    ) -> NDArray[np.float64]:
-        """Σ|D_i|·q_i / 2^f: the weighted sum itself, before Eq. 44 divides it by Σ|D_i|."""
-        slots = self._read(sums, contributors, sample_count, reference, 2 * self.offset * sample_count)
+    def total(self, sums: Rows, size: int, contributors: int, sample_count: int) -> NDArray[np.float64]:
+        """Σ|D_i|·q_i / 2^f of `size` numbers: the weighted sum itself, before Eq. 44 divides it by Σ|D_i|."""
+        self._check_sum(contributors, sample_count)
+        return self._total(self.rows.unpack(sums, size), contributors, sample_count)
+
+    def _total(self, slots: Slots, contributors: int, sample_count: int) -> NDArray[np.float64]:
+        check_slots(slots, contributors, 2 * self.offset * sample_count)
         # Wraps modulo 2^64 to the signed sum, which lies within ±2^63.
         totals = (slots - np.uint64(self.offset * sample_count)).view(np.int64)
         # Dividing by a power of two rounds nothing, so the order of the two divisions does not matter.

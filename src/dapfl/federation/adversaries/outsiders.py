@@ -70,7 +70,7 @@ class Masquerade(Attacker):
             call = call_in(self.network.sent[victim])
             assert call is not None
             context = Context(VERSION, *scope_of(call.body.context), victim, SERVER, call.body.context.model)
-            rows = self.network.parameters.codec.plaintext_count(self.network.parameters.size)
+            rows = self.network.parameters.contribution_rows
             numbers = bytes(rows * self.network.server.row_bytes)
             count = self.network.parameters.codec.encode_count(1).tobytes()
             forged = Upload(context, call.digest, digest(b"W"), numbers, count, b"")
@@ -170,7 +170,7 @@ class ForgedAggregate(Attacker):
             if call is None:
                 continue
             t = call.body.context.round + 1  # a new round, so that only the signature can give it away
-            rows = self.network.parameters.codec.plaintext_count(self.network.parameters.size)
+            rows = self.network.parameters.contribution_rows
             omega = Aggregate(
                 msgspec.structs.replace(call.body.context, round=t - 1),
                 tuple(range(1, 4)),

@@ -145,7 +145,7 @@ class Derivation:
     def _decrypted(self, name: bytes, omega: Aggregate, current: GlobalModel | None) -> GlobalModel:
         """W(t+1) out of Ω_CS(t): Eqs 42 to 44."""
         check_cohort(omega.cohort, self.parameters)
-        rows, width = self.parameters.codec.plaintext_count(self.parameters.size), self.suite.row_bytes
+        rows, width = self.parameters.contribution_rows, self.suite.row_bytes
         sums = self.suite.decrypt(rows_of(omega.contributions, rows, width))  # Eq. 42
         count = self.suite.decrypt(rows_of(omega.sample_count, 1, width))  # Eq. 43
         return next_model(name, len(omega.cohort), sums, count, current, self.parameters)

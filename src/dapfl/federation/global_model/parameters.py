@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dapfl.arrays import Vector
-from dapfl.crypto.packing import CompactCodec, ReferenceModels, Segment, VectorCodec
+from dapfl.crypto.packing import CompactCodec, ReferenceModels, Segment, VectorCodec, wide_size
 from dapfl.federation.global_model.models import GlobalModel, from_bytes
 from dapfl.federation.global_model.server_step import ServerStep, TakeAverage
 from dapfl.federation.messages import NO_MODEL
@@ -32,7 +32,7 @@ class PublicParameters:
     @property
     def contribution_rows(self) -> int:
         """The number of plaintexts, and ciphertexts, of a contribution."""
-        return self.codec.plaintext_count(self.size)
+        return self.codec.plaintext_count(self.size, wide_size(self.segments))
 
     @property
     def relative(self) -> bool:
@@ -63,7 +63,7 @@ class PublicParameters:
 
     def upload_limit(self, row_bytes: int) -> int:
         """More bytes than any honest upload or answer has, whatever the envelope."""
-        numbers = (self.codec.plaintext_count(self.size) + 64) * row_bytes + self.contents_bytes
+        numbers = (self.contribution_rows + 64) * row_bytes + self.contents_bytes
         return 2 * numbers + numbers // 8 + 2**17  # Paillier's envelope makes 512 bytes of 255
 
     def delivery_limit(self, row_bytes: int) -> int:

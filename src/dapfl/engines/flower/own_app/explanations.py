@@ -34,4 +34,6 @@ def explained(code: str) -> str:
 
 def explained_status(status: Status) -> str:
     """What became of a client, with the reason in words."""
+    if status == Status.DIVERGED:
+        return "diverged: its model has numbers that are not finite or too large; its log says which"
     return f"{status.kind}: {explained(status.reason)}" if status.reason else str(status)

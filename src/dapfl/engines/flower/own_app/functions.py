@@ -15,6 +15,7 @@ from flwr.supercore import log
 from dapfl.engines.flower.own_app.plan import Plan
 from dapfl.engines.flower.own_app.tuning import Tunables, Tuned
 from dapfl.errors import ProtocolError
+from dapfl.federation.training import LocalTraining
 from dapfl.hyperparameters import Hyperparameters
 from dapfl.tuning.policy import HyperparameterPolicy
 
@@ -40,6 +41,7 @@ class AppFunctions:
         self._app, self._plan, self._round = app, plan, server_round
         self.tunables: Tunables | None = None
         self.policy: HyperparameterPolicy | None = None
+        self.training: LocalTraining | None = None
 
     @property
     def can_evaluate(self) -> bool:

@@ -166,8 +166,9 @@ class DapflMod:
         )
         reply = device.answer(data, seconds)
         book.write_memory(memory)
-        if learner.failure is not None:
-            _explain(learner.failure)
+        divergence = functions.training.divergence if functions.training else None
+        if (failure := learner.failure or divergence) is not None:
+            _explain(failure)
         return reply
 
     def _check(self, plan: Plan, client: ClientId, bundle: ClientBundle | None) -> None:
@@ -219,7 +220,7 @@ class DapflMod:
         else:
             policy, resources = Usual(tunables), Unlimited()
         functions.policy = policy
-        training = LocalTraining(
+        functions.training = training = LocalTraining(
             client=client,
             seed=plan.seed,
             rounds=plan.rounds,

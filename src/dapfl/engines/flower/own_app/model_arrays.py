@@ -10,14 +10,21 @@ from dapfl.arrays import Vector
 from dapfl.crypto.packing import Segment
 from dapfl.errors import ConfigError, ProtocolError
 
+# What is small costs little to be sent as numbers of any size (`Segment.wide`), and in a model on raw data
+# it needs to be: intercepts, running variances, the weights of linear models.
+MOST_WIDE = 4096
+ORDINARY = 32.0  # an array that is beyond it at the start will not stay within what codecs take for weights
+
 
 class ArraySpec(msgspec.Struct, frozen=True):
-    """One array of a model. An array that is not of floats keeps its first value, `constant`."""
+    """One array of a model. An array that is not of floats keeps its first value, `constant`; one that is
+    `wide` may have numbers of any size."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     constant: bytes | None = None
+    wide: bool = False
 
     @property
     def size(self) -> int:
@@ -42,7 +49,10 @@ class ModelArrays(msgspec.Struct, frozen=True):
             values = _numpy(name, array)
             averaged = values.dtype.kind == "f"
             constant = None if averaged else np.ascontiguousarray(values).tobytes()
-            specs.append(ArraySpec(name, values.dtype.str, values.shape, constant))
+            wide = averaged and (
+                values.size <= MOST_WIDE or values.ndim == 1 or not (np.abs(values) <= ORDINARY).all()
+            )
+            specs.append(ArraySpec(name, values.dtype.str, values.shape, constant, wide))
         if not any(spec.size for spec in specs):
             raise ConfigError(
                 "The initial arrays hold no floating-point numbers: there is nothing to average."
@@ -57,8 +67,9 @@ class ModelArrays(msgspec.Struct, frozen=True):
         for spec in self.specs:
             if spec.constant is None:
                 nonnegative = spec.name.endswith("running_var")
-                segments.append(Segment(spec.name, start, start + spec.size, nonnegative=nonnegative))
-                start += spec.size
+                stop = start + spec.size
+                segments.append(Segment(spec.name, start, stop, nonnegative=nonnegative, wide=spec.wide))
+                start = stop
         return tuple(segments)
 
     def vector(self, arrays: ArrayRecord) -> Vector:

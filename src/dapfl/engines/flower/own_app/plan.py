@@ -15,7 +15,7 @@ from dapfl.errors import ProtocolError
 from dapfl.federation.global_model.parameters import PublicParameters
 from dapfl.federation.messages import FEDERATION_BYTES, digest
 
-VERSION = 1
+VERSION = 2
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
