@@ -43,3 +43,18 @@ def test_the_closing_table_of_a_run_without_scores_has_gaps_instead(tmp_path):
     (run / "rounds.jsonl").write_text('{"round": 0}\n')
     rows = closing_rows(read_run(run), clients=3, seconds=1)
     assert rows[0] == ("test accuracy", "?", "best ?")
+
+
+def test_measures_of_a_tasks_own_are_in_the_tables_and_in_the_spreadsheet(tmp_path):
+    run = write_run(tmp_path, count=0)
+    (run / "rounds.jsonl").write_text(
+        '{"round": 0, "loss": 2.5, "metrics": {"auc": 0.875, "recall of 7": null}}\n'
+    )
+    groups = grouped([read_run(run)])
+    table = quality(groups)
+    shown = dict(zip(table.header, table.rows[0], strict=True))
+    assert (shown["auc"], shown["recall of 7"]) == ("0.8750", "–")
+    header, row = (line.split(",") for line in results_csv(groups, lambda _: ()).splitlines())
+    assert row[header.index("auc")] == "0.875" and row[header.index("recall of 7")] == ""
+    closing = closing_rows(read_run(run), clients=3, seconds=1)
+    assert closing[:2] == [("test loss", "2.5000", ""), ("auc", "0.8750", "the task's own measure")]

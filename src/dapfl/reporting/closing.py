@@ -15,6 +15,7 @@ from dapfl.reporting.columns import (
     WASTED_EPOCHS,
     WORST_ACCURACY,
     Column,
+    own_metrics,
 )
 from dapfl.runs.monitoring.lost_work import lost_work, rounds_without_model
 from dapfl.runs.results import Run
@@ -42,9 +43,15 @@ def closing_rows(run: Run, clients: int, seconds: float) -> list[tuple[str, str,
     spread = ACCURACY_SPREAD.value(run)
     apart = None if spread is None else f"of the clients; spread {100 * spread:.2f} points"
     fairness = [("worst tenth", worst, apart)] if apart else []
+    quality = [("test loss", "?" if loss is None else f"{loss:.4f}", "")]
+    if loss is None or ACCURACY.value(run) is not None:  # a task without classes has a loss alone
+        quality = [
+            ("test accuracy", percent(ACCURACY), f"best {percent(BEST_ACCURACY)}"),
+            (*quality[0][:2], f"macro-F1 {percent(F1)}"),
+        ]
     return [
-        ("test accuracy", percent(ACCURACY), f"best {percent(BEST_ACCURACY)}"),
-        ("test loss", "?" if loss is None else f"{loss:.4f}", f"macro-F1 {percent(F1)}"),
+        *quality,
+        *((column.title, column.cell([run]), "the task's own measure") for column in own_metrics([run])),
         *fairness,
         *_data_rows(run),
         ("contributions", f"{PARTICIPANTS.value(run)} of {clients * len(run.rounds)}", lost),

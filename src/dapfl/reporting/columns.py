@@ -6,6 +6,7 @@ page and in results.csv.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 from dapfl.reporting import measures
@@ -103,6 +104,14 @@ BYTES_DOWN = Column("bytes_down", "bytes down", total(lambda row: row.bytes_down
 
 MODEL = (ROUNDS, ACCURACY, BEST_ACCURACY, LOSS, LOWEST_LOSS, F1, WORST_ACCURACY, ACCURACY_SPREAD)
 """What a run achieved."""
+
+
+def own_metrics(runs: Sequence[Run]) -> tuple[Column[Run], ...]:
+    """What tasks measure besides, by their own names: of the last global model."""
+    names = dict.fromkeys(name for run in runs if run.rounds for name in run.rounds[-1].metrics)
+    return tuple(Column(name, name, partial(measures.final_metric, name), decimals(4)) for name in names)
+
+
 COST = (VIOLATIONS, REJECTED, WASTED_EPOCHS, EPOCHS, SIMULATED_TIME, BYTES_UP, BYTES_DOWN)
 """What a run lost and spent: sums over all rounds and clients."""
 

@@ -211,6 +211,11 @@ def final_f1(run: Run) -> float | None:
     return run.rounds[-1].f1
 
 
+def final_metric(name: str, run: Run) -> float | None:
+    """A measure of the task's own, of the last global model."""
+    return run.rounds[-1].metrics.get(name)
+
+
 def final_worst_accuracy(run: Run) -> float | None:
     """Accuracy of the last global model for the tenth of the clients that it serves worst."""
     return run.rounds[-1].worst_accuracy

@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable, Sequence
 
 from dapfl.reporting import measures
-from dapfl.reporting.columns import COST, MODEL, TO_TARGET
+from dapfl.reporting.columns import COST, MODEL, TO_TARGET, Column, own_metrics
 from dapfl.reporting.measures import Group
 from dapfl.reporting.tables import PAPER
 from dapfl.runs.results import AMOUNTS, SCORES, Run
@@ -18,19 +18,26 @@ def results_csv(groups: Sequence[Group], targets: Callable[[Sequence[Group]], Se
     levels = sorted({target for members in tasks.values() for target in targets(members)})
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    header = ["task", "setting", "group", "seed", *(column.name for column in (*MODEL, *COST))]
+    own = own_metrics([run for group in groups for run in group.runs])
+    header = ["task", "setting", "group", "seed", *(column.name for column in (*MODEL, *COST, *own))]
     header += [f"participation_{capability:g}" for capability in capabilities]
     header += [f"{column.name}_to_{target:g}" for target in levels for column in TO_TARGET]
     writer.writerow([*header, "paper_accuracy", "directory"])
     for group in groups:
         for run in group.runs:
-            writer.writerow(_csv_row(group, run, capabilities, levels))
+            writer.writerow(_csv_row(group, run, own, capabilities, levels))
     return stream.getvalue()
 
 
-def _csv_row(group: Group, run: Run, capabilities: Sequence[float], levels: Sequence[float]) -> list[object]:
+def _csv_row(
+    group: Group,
+    run: Run,
+    own: Sequence[Column[Run]],
+    capabilities: Sequence[float],
+    levels: Sequence[float],
+) -> list[object]:
     row: list[object] = [group.task, group.setting, group.label, run.manifest.seed]
-    row += [column.value(run) for column in (*MODEL, *COST)]
+    row += [column.value(run) for column in (*MODEL, *COST, *own)]
     shares = measures.participation(run)
     row += [shares.get(capability) for capability in capabilities]
     for target in levels:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dapfl.reporting import measures
-from dapfl.reporting.columns import COST, DURATION, MODEL, NONE, TO_TARGET, percent
+from dapfl.reporting.columns import COST, DURATION, MODEL, NONE, TO_TARGET, own_metrics, percent
 from dapfl.reporting.measures import Group, Spread
 from dapfl.runs.monitoring.lost_work import by_reason
 from dapfl.runs.monitoring.reasons import explain
@@ -67,12 +67,14 @@ def tables_of(groups: Sequence[Group], targets: Sequence[float] | None = None) -
 
 
 def quality(groups: Sequence[Group]) -> Table:
-    """Accuracy, loss and F1 of the global model, with the paper's figure where it gives one."""
+    """Accuracy, loss and F1 of the global model and the task's own measures, with the paper's figure where it
+    gives one."""
+    columns = (*MODEL, *own_metrics([run for group in groups for run in group.runs]))
     in_paper = any((group.task, group.setting) in PAPER for group in groups)
-    header = ("setting", "seeds", *(column.title for column in MODEL))
+    header = ("setting", "seeds", *(column.title for column in columns))
     rows = []
     for group in groups:
-        cells = (group.label, str(len(group.runs)), *(column.cell(group.runs) for column in MODEL))
+        cells = (group.label, str(len(group.runs)), *(column.cell(group.runs) for column in columns))
         rows.append((*cells, _paper(PAPER.get((group.task, group.setting)))) if in_paper else cells)
     return Table(
         "Global model on the test set",

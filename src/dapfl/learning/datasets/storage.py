@@ -99,9 +99,13 @@ def _fetch(collection: Collection, folder: Path, wanted: Iterable[DataFile]) -> 
                 return
             with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as name:
                 arrivals = Path(name)
+                console.err.print(f"Fetching {collection.name} from {source.name}", markup=False)
                 complaints = _try(source, missing, arrivals, f"Fetching {collection.name}")
                 missing, problems = _install(arrivals.rglob("*"), folder, missing)
-            tried.append(f"{source.name} ({', '.join([*complaints, *problems]) or 'not all files there'})")
+            if missing:
+                why = ", ".join([*complaints, *problems]) or "not all files there"
+                console.err.print(f"  failed: {why}", markup=False)
+                tried.append(f"{source.name} ({why})")
     except OSError as error:
         raise DataError(
             f"The data folder {folder} cannot be used ({error.strerror}): set DAPFL_DATA to another one."
