@@ -1,5 +1,6 @@
 """What is made of the repository: a source distribution, and containers (read here, not built)."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -40,6 +41,16 @@ def test_the_source_distribution_has_every_file_of_the_package(tmp_path: Path) -
     ]
     assert [str(each) for each in wanted if str(each.relative_to(ROOT)) not in there] == []
     assert {"LICENSE", "setup.py", "requirements.lock", "examples/own_task.py", "tests/conftest.py"} <= there
+
+
+def test_a_build_without_a_compiler_says_what_is_lost(tmp_path: Path) -> None:
+    command = [sys.executable, "setup.py", "-q", "build_ext"]
+    command += ["--build-lib", str(tmp_path / "built"), "--build-temp", str(tmp_path)]
+    environment = {**os.environ, "CC": "/bin/false"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "encryption computes with GMP, about five times slower" in done.stdout
+    assert "train with PyTorch, about three times slower" in done.stdout
 
 
 # Containers ------------------------------------------------------------------------------------

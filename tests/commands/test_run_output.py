@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dapfl.commands.run import _tell_of_unused_data
+from dapfl.commands.run import _tell_of_slow_code, _tell_of_unused_data
 from dapfl.config import RunConfig
 from dapfl.federation.run_terms import Shared, bounds_of, samples_used
 from dapfl.learning.data import Dataset
@@ -58,6 +58,15 @@ def test_a_device_with_more_than_its_share_uses_a_part_of_it() -> None:
 
 def test_nothing_is_said_when_all_data_are_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, mean_samples=1e6, std_samples=0) == ""
+
+
+def test_an_installation_without_native_code_says_what_that_costs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    _tell_of_slow_code(RunConfig())
+    text = " ".join(capsys.readouterr().err.split())
+    assert "built without a C compiler: encryption is about five times slower" in text
 
 
 def test_a_name_between_colons_is_no_picture() -> None:

@@ -20,6 +20,9 @@ sys.meta_path.insert(0, Absent())
 """
 
 
+RINGS = f"{ROOT / 'examples' / 'own_task.py'}:rings"
+
+
 def without(packages: set[str], code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", BLOCK.format(packages=packages) + code],
@@ -50,6 +53,7 @@ assert dapfl.cli.main(["status", "nowhere"]) == 2
         (["run", "--rounds", "1"], "torch", "train"),
         (["report", "nowhere"], "matplotlib", "report"),
         (["watch", "nowhere"], "uvicorn", "report"),
+        (["run", "--engine", "flower", "--task", RINGS, "--rounds", "1"], "flwr", "flower"),
     ],
 )
 def test_a_command_says_which_part_it_needs(command: list[str], package: str, part: str) -> None:
@@ -57,6 +61,7 @@ def test_a_command_says_which_part_it_needs(command: list[str], package: str, pa
     assert done.returncode == 2, done.stderr
     assert f"{package} is not installed here" in done.stderr and f".[{part}]" in done.stderr
     assert "Traceback" not in done.stderr
+    assert "Keys" not in done.stderr  # it is said before any work is done
 
 
 def test_a_name_of_the_front_door_says_which_part_it_needs() -> None:

@@ -200,6 +200,7 @@ def _tell_of_slow_code(config: "RunConfig") -> None:
 
 def _show(path: Path, clients: int, attacks: tuple[str, ...], seconds: float) -> None:
     """The closing table."""
+    from rich.markup import escape
     from rich.table import Table
 
     from dapfl.reporting.closing import closing_rows
@@ -207,7 +208,7 @@ def _show(path: Path, clients: int, attacks: tuple[str, ...], seconds: float) ->
 
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for row in closing_rows(read_run(path), clients, seconds):
-        table.add_row(*row)
+        table.add_row(*map(escape, row))  # names of clients and measures are users' words
     out.print(table)
     for line in attacks:
         out.print(line, markup=False)

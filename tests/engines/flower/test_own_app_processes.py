@@ -82,6 +82,9 @@ class Flower:
             text = path.read_text()
             for old, new in changes.items():
                 text = text.replace(old, new)
+            text = text.replace(
+                "dapfl.flower.DapFL(", "dapfl.flower.DapFL(patience=600, "
+            )  # on a busy machine
             path.write_text(
                 text.replace("import dapfl.flower", "import dapfl.flower, flwr.serverapp.strategy")
             )
@@ -159,6 +162,6 @@ def test_both_examples_in_a_deployment(tmp_path: Path) -> None:
             shown = here.run(example, UNCHANGED, 2)
             assert shown.count("aggregate_train: 3 contributions") == 2, shown
             assert "it has no keys of this federation" in shown, shown
-            assert "is dapfl installed there?" in shown, shown
+            assert "is dapfl installed there" in shown, shown
             assert accuracies(shown)[-1] > 0.8, shown
         assert "nowhere" in (tmp_path / "node-3.log").read_text()

@@ -1,6 +1,7 @@
 """Which Flower node is which client, found out by asking the nodes.
 
-For simulations, where nodes have no keys. In a deployment `transport.lookup_by_key` is used instead.
+For a Flower app of the user's own, whose nodes Flower may know by nothing but a number. A deployment of
+`dapfl deploy` has `transport.lookup_by_key` instead.
 """
 
 import time
@@ -31,10 +32,11 @@ def is_identity_query(content: RecordDict) -> bool:
 
 
 class LookupByQuery:
-    """A `NodeLookup` that asks each new node once which client it is.
+    """A `NodeLookup` that asks each new node which client it is.
 
-    The answer proves nothing. Whatever a node sends later is verified by its signature. `refusals` has the
-    nodes that are no client, each with the code of the reason.
+    The answer proves nothing. Whatever a node sends later is verified by its signature. A node that is new is
+    waited for, since it may take a minute to load its app; after that, whoever has not answered holds nobody
+    up. `refusals` has the nodes that are no client so far, each with the code of the reason.
     """
 
     def __init__(
@@ -55,26 +57,36 @@ class LookupByQuery:
         self._clock = clock
         self._sleep = sleep
         self._known: dict[int, ClientId | None] = {}
+        self._waited_for: set[int] = set()
+        self._questions: dict[str, int] = {}  # that are not answered yet, by the name of the message
 
     def __call__(self, grid: Grid) -> dict[ClientId, int]:
         """The node id of each client that is online now."""
         online = set(grid.get_node_ids())
-        if new := online - self._known.keys():
-            self._ask(grid, new)
+        self._ask(grid, online - self._known.keys() - set(self._questions.values()))
+        self._collect(grid)
+        deadline = self._clock() + self._timeout
+        while self._clock() < deadline and set(self._questions.values()) & online - self._waited_for:
+            self._sleep(self._poll)
+            self._collect(grid)
+        self._waited_for |= online
+        silent = dict.fromkeys(self._questions.values(), "no-answer")
+        self.refusals = {node: code for node, code in self.refusals.items() if code != "no-answer"} | silent
         return {client: node for node, client in self._known.items() if client is not None and node in online}
 
     def _ask(self, grid: Grid, nodes: set[int]) -> None:
+        if not nodes:
+            return
         content = identity_query()
         batch = [Message(content, node, self._message_type, ttl=self._timeout) for node in sorted(nodes)]
-        waiting = dict(zip(grid.push_messages(batch), sorted(nodes), strict=True))
-        deadline = self._clock() + self._timeout
-        while waiting and self._clock() < deadline:
-            for reply in grid.pull_messages(list(waiting)):
-                node = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None:
-                    self._known[node] = self._read(node, reply)
-            if waiting:
-                self._sleep(self._poll)
+        self._questions |= zip(grid.push_messages(batch), sorted(nodes), strict=True)
+
+    def _collect(self, grid: Grid) -> None:
+        for reply in grid.pull_messages(list(self._questions)) if self._questions else ():
+            node = self._questions.pop(reply.metadata.reply_to_message_id, None)
+            # An expired question says nothing of the node, which is asked again.
+            if node is not None and failure_in(reply) != "message-lost":
+                self._known[node] = self._read(node, reply)
 
     def ask_again(self) -> None:
         """Nodes that were no client may have become one: they are asked again."""

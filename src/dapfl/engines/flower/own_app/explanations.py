@@ -4,7 +4,9 @@ from dapfl.federation.records import Status
 
 EXPLANATIONS = {
     "client-app-not-loaded": "its ClientApp cannot be loaded; is dapfl installed there?",
-    "client-app-failed": "its ClientApp failed; does it have dapfl.flower.mod among its mods?",
+    "client-app-failed": (
+        "its ClientApp failed; is dapfl installed there, and dapfl.flower.mod among its mods? See its log"
+    ),
     "client-app-crashed": "its ClientApp crashed; its log says why",
     "no-usable-keys": "it has no keys of this federation; its log says where it looked",
     "other-keys": "its keys are not of this federation",
@@ -21,6 +23,7 @@ EXPLANATIONS = {
     "no-model": "its train function returned no model",
     "old-federation": "it has taken part in a later federation; are the clocks right?",
     "offline": "it is not connected",
+    "no-answer": "it has not answered yet; its app may still be starting",
     "late": "it did not answer in time",
     "unknown-client": "it is none of this federation's clients",
     "min-cohort": "too few others contributed for the sum to be published",

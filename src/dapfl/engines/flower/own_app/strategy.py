@@ -35,6 +35,8 @@ from dapfl.federation.server.central_server import CentralServer
 from dapfl.learning.metrics import Score
 from dapfl.tuning.selection import build_selector
 
+_LEAST_PATIENCE = 1.0  # seconds: a message must live longer than nothing
+
 
 class DapFL(FedAvg):
     """Federated averaging of models that the server cannot read, each trained as its node's agent chose.
@@ -66,7 +68,7 @@ class DapFL(FedAvg):
         min_cohort: int = 3,
         max_samples: int = 100_000,
         seed: int = 0,
-        patience: float = 60.0,
+        patience: float = 180.0,
         on_round: Callable[[RoundRecord], object] = lambda record: None,
         allow_insecure_small_keys: bool = False,
         **more_fedavg: Any,
@@ -112,7 +114,9 @@ class DapFL(FedAvg):
             result.evaluate_metrics_serverapp[0] = found
         with self._participants(grid) as (clients, bundle):
             plan = self._plan(model, clients, bundle, num_rounds, train_config or ConfigRecord())
-            lookup = LookupByQuery(clients, message_type=MessageType.TRAIN)
+            lookup = LookupByQuery(
+                clients, message_type=MessageType.TRAIN, timeout=max(self._patience, _LEAST_PATIENCE)
+            )
             initial = model.vector(initial_arrays)
             evaluated = self.fraction_evaluate > 0 or evaluate_fn is not None
             federation = self._federation(grid, lookup, plan, bundle, initial, timeout, evaluated)
