@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, Literal
 
 from dapfl.federation.client import Client
+from dapfl.federation.messages import Signed, associated_data, decode_delivery, decode_sealed
 from dapfl.federation.server.central_server import CentralServer
 from dapfl.federation.transport import ClientId
 from tests.federation.small import Dropping, Recording, Small
@@ -48,6 +49,9 @@ class Scene:
         self.server, self.clients = self._copy(self._server), dict(self._clients)
         for client in self.clients:
             self.forget(client)
+        self.server_suite = self.small.server_suite()
+        self.client_suite = cache(self.small.client_suite)
+        self.parts_of = cache(self._parts_of)
 
     def forget_server(self) -> None:
         """CS is again as it was."""
@@ -56,6 +60,12 @@ class Scene:
     def forget(self, client: ClientId) -> None:
         """The client is again as it was."""
         self.clients[client] = self._copy(self._clients[client])
+
+    def _parts_of(self, client: ClientId, message: bytes) -> tuple[Signed, ...]:
+        """What a client has signed, out of its envelope."""
+        data = associated_data(self.small.federation_id, client)
+        opened = self.server_suite.open(client, decode_sealed(message, len(message)).box, data)
+        return decode_delivery(opened, len(opened)).parts
 
     def _copy(self, participant: Any) -> Any:
         """A participant with the same keys and parameters, and a memory of its own."""
