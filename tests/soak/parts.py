@@ -6,6 +6,7 @@ from typing import Any
 from tests.soak.counts import Counts
 from tests.soak.faults import FaultTally, run_with_faults
 from tests.soak.hostile import Tally, attack, megabytes
+from tests.soak.left_behind import ENDS, search
 from tests.soak.processes import run_with_faults as run_processes
 from tests.soak.secrets import leaks
 
@@ -82,9 +83,29 @@ def secrets(counts: Counts) -> None:
     counts.problems += [f"found outside: {name}" for name in found]
 
 
+def files(counts: Counts) -> None:
+    """Searches all files of whole runs, which finish, are killed or crash, on both engines."""
+    number = counts.batch("files")
+    found = search(
+        "flower" if number % 4 == 3 else "local",
+        ENDS[number % len(ENDS)],
+        decryption="committee" if number % 2 else "shared",
+        codec="compact" if number % 5 > 2 else "exact",
+    )
+    counts.add(
+        "files",
+        searches=1,
+        found=len(found.found),
+        searched={"files": found.files, "bytes": found.bytes, "private values": found.values},
+        models_and_plaintexts=found.plaintexts,
+    )
+    counts.problems += found.found
+
+
 PARTS: dict[str, Callable[[Counts], None]] = {
     "messages": messages,
     "faults": faults,
     "processes": processes,
     "secrets": secrets,
+    "files": files,
 }

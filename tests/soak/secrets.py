@@ -2,9 +2,13 @@
 
 import io
 import logging
+from base64 import b64encode
+from collections.abc import Mapping
 from typing import Any
 
 from dapfl.crypto.paillier import PrivateKey
+from dapfl.federation.keys.bundles import ClientBundle, ServerBundle
+from dapfl.federation.transport import ClientId
 from tests.federation.small import Recording, Small
 
 
@@ -12,13 +16,18 @@ def forms(number: int) -> list[bytes]:
     """How a number may appear in a file, a message or a text."""
     width = (number.bit_length() + 7) // 8
     text = [f"{number:d}".encode(), f"{number:x}".encode(), f"{number:X}".encode()]
-    return [*text, number.to_bytes(width, "little"), number.to_bytes(width, "big")]
+    plain = [number.to_bytes(width, "little"), number.to_bytes(width, "big")]
+    return [*text, *plain, *(b64encode(data[: width // 3 * 3]) for data in plain)]
 
 
 def private_values(small: Small) -> dict[str, list[bytes]]:
     """Everything that only its owner may know."""
     assert small.keys is not None
-    server, clients = small.keys
+    return values_of(*small.keys)
+
+
+def values_of(server: ServerBundle, clients: Mapping[ClientId, ClientBundle]) -> dict[str, list[bytes]]:
+    """What is secret in these bundles, by name, in all forms."""
     keys: dict[str, PrivateKey] = {"SK_CS^Sign": server.sk_cs_sign}
     keys |= {f"SK_{i}^Enc": key for i, key in server.sk_enc.items()}
     values: dict[str, list[bytes]] = {}
@@ -28,6 +37,8 @@ def private_values(small: Small) -> dict[str, list[bytes]]:
             keys["SK_CS^Enc"] = bundle.sk_cs_enc
         if bundle.share is not None:
             values[f"share {i}"] = forms(bundle.share.secret)
+        if bundle.individual_key is not None:
+            values[f"individual key {i}"] = [bundle.individual_key, bundle.individual_key.hex().encode()]
     if server.committee is not None:
         values["group key"] = [server.committee.group_key, server.committee.group_key.hex().encode()]
     for name, key in keys.items():

@@ -1,10 +1,11 @@
-"""Worker processes that load nothing of the program that started them.
+"""Processes: workers that load nothing of the program that started them, and no core files of secrets.
 
 A process that multiprocessing spawns runs the main program again, under another name, to be able to unpickle
 what it defines. Our workers need nothing of it. So a plain script may start a run without the line
 `if __name__ == "__main__":`, and is not executed once more in every worker.
 """
 
+import resource
 import sys
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType
@@ -29,3 +30,12 @@ class _WorkerContext(SpawnContext):
 
 WORKERS = _WorkerContext()
 """For everything that starts workers, in place of `multiprocessing.get_context("spawn")`."""
+
+
+def forbid_core_files() -> None:
+    """If this process crashes, or one that it starts, the system writes no image of its memory to a file.
+
+    For every process that holds keys or what is encrypted under them.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))

@@ -18,6 +18,7 @@ from dapfl.crypto.paillier import PrivateKey, PublicKey
 from dapfl.errors import KeyFileError
 from dapfl.federation.transport import ClientId
 from dapfl.system.files import replacing
+from dapfl.system.processes import forbid_core_files
 
 _FORMAT, _LOCKED, _VERSION = "dapfl-bundle", "dapfl-locked-bundle", 1
 _LARGEST_FILE = 2**28
@@ -114,6 +115,7 @@ def save_bundles(folder: Path, server: ServerBundle, clients: Mapping[ClientId, 
 def load_bundle(path: Path, *, engine: str = "auto", allow_insecure_small_keys: bool = False) -> Bundle:
     """The bundle in a file. If it is under a passphrase, a file must be named that holds it
     (`passphrase.VARIABLE`)."""
+    forbid_core_files()
     try:
         if path.stat().st_size > _LARGEST_FILE:
             raise KeyFileError(f"{path} is too large to be a key bundle.")

@@ -31,7 +31,7 @@ from dapfl.federation.keys.bundles import (
 )
 from dapfl.federation.messages import FEDERATION_BYTES
 from dapfl.federation.transport import ClientId
-from dapfl.system.processes import WORKERS
+from dapfl.system.processes import WORKERS, forbid_core_files
 
 _FEW = 8  # so few keys are made sooner than worker processes are started
 
@@ -125,6 +125,7 @@ def keys_needed(clients: int) -> int:
 
 
 def _make(count: int, crypto: CryptoConfig) -> Iterator[PrivateKey]:
+    forbid_core_files()
     make = partial(
         generate_keypair,
         crypto.key_bits,

@@ -11,7 +11,6 @@ FOLDER is the client's, and belongs to the worker's user. `worker-socket` in the
 
 import contextlib
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from dapfl.engines.flower.apps.worker import (
     build,
     reply_of,
 )
+from dapfl.system.processes import forbid_core_files
 
 _PATIENCE = 30.0  # seconds that a caller may take to say what it wants
 _LARGEST = 2**31 - 1
@@ -48,7 +48,7 @@ def listen(path: Path, answer: Callable[[bytes], bytes]) -> None:
 
     The group of the socket's folder may connect. Only bytes are exchanged: nothing is ever unpickled.
     """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold the keys
+    forbid_core_files()
     path.unlink(missing_ok=True)
     with Listener(str(path), family="AF_UNIX") as listener:
         path.chmod(0o660)
