@@ -52,6 +52,11 @@ def good_calls(name: str) -> dict[str, list[Any]]:
     }
 
 
+def test_these_are_all_functions() -> None:
+    found = {name for name, value in vars(native._native).items() if callable(value)}
+    assert found - {"backends", "__loader__", "__spec__"} == set(good_calls("portable"))
+
+
 @pytest.mark.parametrize("name", native.usable())
 def test_every_buffer_of_another_length_is_refused(name: str) -> None:
     for function, arguments in good_calls(name).items():

@@ -173,3 +173,28 @@ def test_read_only_weights_are_refused() -> None:
     arguments["weights"][0].flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
         models.native.cnn_epoch(*arguments.values())
+
+
+def test_these_are_all_functions() -> None:
+    found = {name for name, value in vars(models.native).items() if callable(value) and name[:2] != "__"}
+    assert found == {"cnn_epoch", "cnn_scores", "logistic_epoch", "logistic_scores", "usable"}
+
+
+@pytest.mark.parametrize("kind", [NativeCNN, NativeLogistic])
+def test_senseless_labels_weights_and_pixels_stay_within_their_arrays(kind: Any) -> None:
+    """Of use under the sanitizers (scripts/check-native)."""
+    assert models.native is not None
+    name = "cnn" if kind is NativeCNN else "logistic"
+    epoch, scores = (getattr(models.native, f"{name}_{what}") for what in ("epoch", "scores"))
+    good = good_arguments(kind)
+    for count in range(1, 36):
+        images = np.full((count, 28, 28), (np.nan, np.inf, -np.inf, 3e38, 1e-45, 0.5)[count % 6], np.float32)
+        labels = np.full(count, (-(2**63), -1, 10, 2**63 - 1, 3)[count % 5], np.int64)
+        order, lengths = np.arange(count), [count] if count % 2 else [1] * count
+        weights = tuple(part.copy() for part in good["weights"])
+        if count % 4 == 3:
+            weights[0].fill(np.nan)
+        epoch(weights, images, labels, order, lengths, (0.1, np.nan, np.inf, -1e300)[count % 4])
+        frame = np.full((count + 2, 10), 7.0, np.float32)
+        scores(weights, images, frame[1:-1])
+        assert (frame[0] == 7).all() and (frame[-1] == 7).all()
