@@ -58,9 +58,10 @@ def insecure_keys(
     federation: int = 0,
     decryption: Literal["shared", "committee"] = "shared",
     seats: tuple[ClientId, ...] = (),
+    bits: int = KEY_BITS,
 ) -> tuple[ServerBundle, dict[ClientId, ClientBundle]]:
     """The same small keys for all tests of a process; another `federation` has other keys."""
-    crypto = CryptoConfig(key_bits=KEY_BITS, allow_insecure_small_keys=True, decryption=decryption)
+    crypto = CryptoConfig(key_bits=bits, allow_insecure_small_keys=True, decryption=decryption)
     return generate(clients, crypto, seats=seats)
 
 
