@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from dapfl import __version__
 from dapfl.errors import DapflError, UserError
-from dapfl.system.console import err
+from dapfl.system.console import err, printable
 from dapfl.system.parts import absent
 
 COMMANDS = {
@@ -72,9 +72,9 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(error, ModuleNotFoundError):
             error = absent(error) or error
         if isinstance(error, DapflError):
-            err.print(f"dapfl {args.command}: {error}", markup=False)
+            err.print(f"dapfl {args.command}: {printable(str(error))}", markup=False)
             return 2 if isinstance(error, UserError) else 1
-        what = f"unexpected {type(error).__name__}: {error}"
+        what = f"unexpected {type(error).__name__}: {printable(str(error))}"
         err.print(f"dapfl {args.command}: {what}. Run again with --debug for the traceback.", markup=False)
         return 1
 

@@ -134,7 +134,7 @@ def _altered_body(body: Struct, data: bytes, rng: np.random.Generator, *, fields
     if not fields or rng.integers(4) == 0:
         return altered(data, rng, [data])
     if rng.integers(2) == 0:
-        return msgspec.msgpack.encode(_extreme(msgspec.msgpack.decode(data), rng))
+        return msgspec.msgpack.encode(extreme(msgspec.msgpack.decode(data), rng))
     choices = [changed for _, changed in altered_fields(body)]
     try:
         return encode(choices[int(rng.integers(len(choices)))])
@@ -142,7 +142,7 @@ def _altered_body(body: Struct, data: bytes, rng: np.random.Generator, *, fields
         return altered(data, rng, [data])
 
 
-def _extreme(value: Any, rng: np.random.Generator) -> Any:
+def extreme(value: Any, rng: np.random.Generator) -> Any:
     """Values as decoded, one of them replaced by what nobody would send; reports are bytes within a body."""
     if isinstance(value, list | dict) and value and rng.integers(8):
         key = (
@@ -151,13 +151,13 @@ def _extreme(value: Any, rng: np.random.Generator) -> Any:
             else list(value)[int(rng.integers(len(value)))]
         )
         changed = value.copy()
-        changed[key] = _extreme(value[key], rng)
+        changed[key] = extreme(value[key], rng)
         return changed
     if isinstance(value, bytes) and value[:1] >= b"\x80" and rng.integers(4):
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
             inner = msgspec.msgpack.decode(value)
             if isinstance(inner, dict):
-                return msgspec.msgpack.encode(_extreme(inner, rng))
+                return msgspec.msgpack.encode(extreme(inner, rng))
     return EXTREMES[int(rng.integers(len(EXTREMES)))]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.soak.counts import Counts
+from tests.soak.decoders import DECODERS, fuzz
 from tests.soak.faults import FaultTally, run_with_faults
 from tests.soak.hostile import Tally, attack, megabytes
 from tests.soak.left_behind import ENDS, search
@@ -11,6 +12,7 @@ from tests.soak.processes import run_with_faults as run_processes
 from tests.soak.secrets import leaks
 
 _MESSAGES = 2000
+_FILES = 500
 
 
 def messages(counts: Counts) -> None:
@@ -102,10 +104,23 @@ def files(counts: Counts) -> None:
     counts.problems += found.found
 
 
+def decoders(counts: Counts) -> None:
+    """Damaged and made-up files of every kind; what is new goes into the corpus."""
+    number = counts.batch("decoders")
+    tried = {kind: fuzz(kind, number, _FILES) for kind in DECODERS}
+    counts.add(
+        "decoders",
+        files={kind: each.inputs for kind, each in tried.items()},
+        new={kind: each.new for kind, each in tried.items()},
+    )
+    counts.problems += [problem for each in tried.values() for problem in each.problems]
+
+
 PARTS: dict[str, Callable[[Counts], None]] = {
     "messages": messages,
     "faults": faults,
     "processes": processes,
     "secrets": secrets,
     "files": files,
+    "decoders": decoders,
 }

@@ -16,7 +16,7 @@ from dapfl.federation.records import RoundRecord
 from dapfl.learning.inputs import EXPONENT, SHIFT, attach
 from dapfl.learning.layout import Layout
 from dapfl.runs.directory import RunDirectory
-from dapfl.runs.results import Run, find_runs
+from dapfl.runs.results import Run, find_runs, read_model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,8 +98,7 @@ class RunResult:
                 else f"The run in {self.path} is {self.status} and has no model yet: "
                 "dapfl.resume finishes it."
             )
-        with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        return read_model(file)
 
     def load_into(self, module: nn.Module) -> nn.Module:
         """Copies the trained model into a module of the same architecture, and returns that module.

@@ -126,7 +126,7 @@ class VectorCipher:
         """What `EncryptedVector.to_bytes` wrote; InvalidCiphertext if it is not a vector of this cipher."""
         try:
             name, size, terms, body = msgspec.msgpack.decode(data, type=tuple[str, int, int, bytes])
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InvalidCiphertext(f"These bytes are not an encrypted vector: {error}.") from None
         width, octets = self.public_key.ciphertext_bytes, np.frombuffer(body, np.uint8)
         if size < 1 or len(octets) != width * self._codec.plaintext_count(size):

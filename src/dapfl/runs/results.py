@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
+from dapfl.arrays import Floats
 from dapfl.errors import RunDirectoryError
 from dapfl.federation.records import RoundRecord
 from dapfl.runs.directory import MANIFEST, RunDirectory
@@ -128,6 +130,18 @@ def read_run(directory: Path) -> Run:
     files = RunDirectory(directory)
     manifest = files.read_manifest()
     return Run(directory, manifest, tuple(in_order(RoundsReader(files.rounds_path).read_new())))
+
+
+def read_model(path: Path) -> dict[str, Floats]:
+    """The arrays of a model.npz by their names."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except Exception as error:  # a damaged zip file raises errors of many kinds
+        said = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else "is damaged"
+        raise RunDirectoryError(
+            f"{path} {said}. Restore it from a backup, or run again with the same seed."
+        ) from None
 
 
 def run_directories(path: Path) -> list[Path]:

@@ -12,6 +12,15 @@ out = Console(highlight=False, emoji=False, soft_wrap=not sys.stdout.isatty())
 err = Console(stderr=True, highlight=False, emoji=False, soft_wrap=not sys.stderr.isatty())
 
 
+def printable(text: str) -> str:
+    """The text with its control characters spelled out: what a file holds must not command the terminal.
+
+    >>> print(printable("no field \\x1b[2J"))
+    no field \\x1b[2J
+    """
+    return "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
+
+
 class Tracker(Protocol):
     """Reports the progress of a long job."""
 

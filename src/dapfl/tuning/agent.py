@@ -193,7 +193,7 @@ class AgentPolicy(HyperparameterPolicy):
         """Go on bit for bit from what `saved_state` gave a policy that was made with the same arguments."""
         try:
             saved = msgspec.msgpack.decode(state, type=_Saved)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise PolicyError(f"This is not the state of a DDPG policy: {error}.") from None
         self.agent.restore(saved.agent)
         self.choices, self.history, self.standardiser = saved.choices, saved.history, saved.standardiser

@@ -200,5 +200,5 @@ class Probe(Fixed):
         """Go on from what `saved_state` gave."""
         try:
             self.unit = msgspec.msgpack.decode(state, type=RateUnit)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise PolicyError(f"This is not the state of a learning-rate finder: {error}.") from None

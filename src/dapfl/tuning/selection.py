@@ -253,7 +253,7 @@ class DDPGSelector(ClientSelector):
         """Go on bit for bit from what `saved_state` gave a selector that was made with the same arguments."""
         try:
             saved = msgspec.msgpack.decode(state, type=_Saved)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise PolicyError(f"This is not the state of a client selector: {error}.") from None
         self.agent.restore(saved.agent)
         self.known, self._current, self._previous = saved.known, saved.current, saved.previous

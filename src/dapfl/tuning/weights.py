@@ -48,5 +48,5 @@ def load(source: str) -> Weights:
         return msgspec.msgpack.decode(place.read_bytes(), type=Weights)
     except OSError as error:
         raise PolicyError(f"The warm-start weights {source} cannot be read: {error.strerror}.") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise PolicyError(f"The file {source} does not hold warm-start weights: {error}.") from None

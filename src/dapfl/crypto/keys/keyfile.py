@@ -281,7 +281,7 @@ def _parse(text: str, kind: str) -> dict[str, Any]:
     if body["format"] != kind:
         raise KeyFileError(f"This is a {body['format']}; a {kind} is needed.")
     if body.get("version") != _VERSION:
-        raise KeyFileError(f"This key has version {body.get('version')!r}; this Dap-FL reads {_VERSION}.")
+        raise KeyFileError(f"This key has version {body.get('version')!r:.40}; this Dap-FL reads {_VERSION}.")
     return body
 
 

@@ -217,6 +217,6 @@ class CommitteeDecryption:
         self.begin()
         try:
             saved = msgspec.msgpack.decode(state, type=_Saved)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             raise ProtocolError("bad-state", "the saved state of the server is damaged") from None
         self._proposal, self._cohort = saved.proposal, saved.cohort

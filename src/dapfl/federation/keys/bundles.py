@@ -127,12 +127,12 @@ def load_bundle(path: Path, *, engine: str = "auto", allow_insecure_small_keys: 
     if not isinstance(data, dict) or data.get("format") not in (_FORMAT, _LOCKED):
         raise KeyFileError(f"{path} is not a key bundle of Dap-FL.")
     if data.get("version") != _VERSION:
-        raise KeyFileError(f"{path} has version {data.get('version')!r}; this Dap-FL reads {_VERSION}.")
+        raise KeyFileError(f"{path} has version {data.get('version')!r:.40}; this Dap-FL reads {_VERSION}.")
     try:
         if data["format"] == _LOCKED:
             data = _unlocked(data)
         return _from_builtins(data, engine, allow_insecure_small_keys)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise KeyFileError(
             f"{path} is damaged: a part of the bundle is missing. Get it from the KDC again."
         ) from None

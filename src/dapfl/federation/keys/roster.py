@@ -97,7 +97,7 @@ class SignedRoster:
         try:
             signature.verify(_LABEL + self.body, self.signature, key)
             roster = msgspec.msgpack.decode(self.body, type=Roster)
-        except (InvalidSignature, msgspec.MsgspecError):
+        except (InvalidSignature, msgspec.MsgspecError, UnicodeDecodeError):
             raise KeyFileError("The roster is not signed by the KDC of this federation.") from None
         if roster.federation != federation:
             raise KeyFileError("The roster is that of another federation.")
@@ -112,7 +112,7 @@ class SignedRoster:
         """What `to_bytes` made; KeyFileError if it did not."""
         try:
             return cls(*msgspec.msgpack.decode(content, type=tuple[bytes, bytes]))
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             raise KeyFileError("This is not a roster of Dap-FL: it is damaged.") from None
 
 

@@ -73,7 +73,7 @@ class ServerUpdate(Struct, frozen=True, kw_only=True):
             return msgspec.msgpack.decode(path.read_bytes(), type=cls)
         except OSError as error:
             raise KeyFileError(f"{path} cannot be read: {error.strerror}.") from None
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             raise KeyFileError(f"{path} is not an update of 'dapfl deploy', or it is damaged.") from None
 
 

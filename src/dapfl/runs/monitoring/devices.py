@@ -49,7 +49,7 @@ def read_fleet(run: Path) -> Fleet | None:
     """What a run has noted last; None if it has no devices, or the note cannot be read."""
     try:
         return msgspec.json.decode(fleet_path(run).read_bytes(), type=Fleet)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 

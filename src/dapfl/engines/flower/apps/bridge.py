@@ -181,7 +181,7 @@ def serve(address_file: Path, transport: NodeTransport) -> None:
     try:
         address = msgspec.json.decode(address_file.read_bytes(), type=Address)
         connection = Client(address.socket, family="AF_UNIX", authkey=address.secret.encode())
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         raise TransportError(
             f"{address_file} does not lead to a run. `dapfl run --engine flower` starts this app itself, "
             "on the machine where its ServerApp runs."

@@ -97,7 +97,9 @@ def ask(folder: Path, message: bytes, transfer_seconds: float, executor: int) ->
 
 
 def _connect(folder: Path, executor: int) -> "Connection[Any, Any]":
-    with contextlib.suppress(OSError, msgspec.MsgspecError, AuthenticationError, EOFError):
+    with contextlib.suppress(
+        OSError, msgspec.MsgspecError, UnicodeDecodeError, AuthenticationError, EOFError
+    ):
         return _connect_to_running(folder)
     _start(folder, executor)
     return _connect_to_running(folder)
@@ -185,7 +187,7 @@ def build(folder: Path) -> "DeviceClient":
 
 def _tidy(folder: Path) -> None:
     """Removes the socket of a worker that was killed before it could do so itself."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
+    with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
         old = msgspec.json.decode((folder / _ADDRESS_FILE).read_bytes(), type=WorkerAddress)
         left = Path(old.socket).parent
         if left.name.startswith(_PREFIX) and left.parent == Path(tempfile.gettempdir()):

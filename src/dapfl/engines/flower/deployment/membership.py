@@ -259,5 +259,5 @@ def _load(path: Path) -> KdcFile:
             f"{path / KDC} cannot be read: {error.strerror}. Clients are admitted and removed where "
             "'dapfl deploy init' has made the folders."
         ) from None
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         raise KeyFileError(f"{path / KDC} is damaged: restore it from a backup.") from None

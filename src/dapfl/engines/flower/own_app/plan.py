@@ -71,7 +71,7 @@ def decode_plan(data: bytes) -> Plan:
     """The plan that a server sent."""
     try:
         plan = msgspec.msgpack.decode(data, type=Plan)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         raise ProtocolError(
             "other-version", "the server's plan cannot be read: is its dapfl of another version?"
         ) from None
