@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -47,6 +49,7 @@ _VICTIMS: dict[Engine, dict[str, str]] = {
         "superlink-killed": "flower-superlink",
     },
 }
+_FULL = "disk-full"  # of the local engine: a disk of its own, where this user may mount one
 _BETWEEN = ("run-killed", "newest-checkpoint-damaged", "newest-checkpoint-missing")
 
 
@@ -54,16 +57,27 @@ def run_with_faults(tally: FaultTally, seed: int, engine: Engine, most: int = 4)
     """One run with up to `most` faults."""
     rng = np.random.default_rng(seed)
     expected, usual = _undisturbed(engine)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run"
+    with tempfile.TemporaryDirectory() as folder, _disk(Path(folder) / "disk") as small:
+        path = Path(folder) / "disk" / "run"
         process = _start(folder, engine, path)
+        kinds = [*_VICTIMS[engine], *_BETWEEN, *([_FULL] if small and engine == "local" else [])]
         for _ in range(most):
-            fault = str(rng.choice([*_VICTIMS[engine], *_BETWEEN]))
+            fault = str(rng.choice(kinds))
             if _ended_within(process, float(rng.uniform(0.2, 1.0)) * usual):
                 break
             if fault in _BETWEEN:
                 _kill_all(process)
                 fault = fault if _spoil(path, fault, rng) else "run-killed"
+                process = _start(folder, engine, path)
+            elif fault == _FULL:
+                with _filled(path.parent):
+                    ended = _ended_within(process, 3 * usual)
+                if ended and process.returncode == 0:
+                    break
+                if not ended:
+                    _kill_all(process)  # it waits for something else; a full disk is named where it writes
+                elif "space" not in _log(folder):
+                    tally.problems.append(f"{engine}, seed {seed}: a full disk is said to be {_log(folder)}")
                 process = _start(folder, engine, path)
             elif not _kill_one(process, _VICTIMS[engine][fault], rng):
                 continue
@@ -81,6 +95,32 @@ def run_with_faults(tally: FaultTally, seed: int, engine: Engine, most: int = 4)
             process = _start(folder, engine, path)
         _check(tally, f"{engine}, seed {seed}", path, expected)
     tally.runs += 1
+
+
+@contextmanager
+def _disk(folder: Path) -> Iterator[bool]:
+    """A folder on a disk of 48 MB, and True; where this user may not mount, a folder like any other."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=48m", "dapfl-soak", str(folder)]
+    mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@contextmanager
+def _filled(folder: Path) -> Iterator[None]:
+    """No space is left meanwhile."""
+    ballast = folder / "ballast"
+    try:
+        with ballast.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(2**16))
+        yield
+    finally:
+        ballast.unlink()
 
 
 def _check(tally: FaultTally, where: str, path: Path, expected: bytes) -> None:

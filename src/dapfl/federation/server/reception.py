@@ -10,6 +10,9 @@ from dapfl.federation.server.central_server import CentralServer
 from dapfl.federation.server.incoming import Opened
 from dapfl.federation.transport import ClientId
 
+# So many bytes are opened at once: all of them are held, and what messages share is a millisecond each.
+_ENOUGH_BYTES = 2**22
+
 
 class Reception:
     """Opens and verifies replies as they arrive, a few in one go, and takes them in the order of the clients.
@@ -36,7 +39,7 @@ class Reception:
         self._seen.add(client)
         self.received_bytes += len(data)
         self._waiting.append((client, data))
-        if len(self._waiting) >= self._server.batch:
+        if len(self._waiting) >= self._server.batch or self._held >= _ENOUGH_BYTES:
             self._submit()
 
     def finish(self, replies: Mapping[ClientId, bytes]) -> None:
@@ -48,6 +51,10 @@ class Reception:
             work.result()
         for client in sorted(self._opened):  # there is no reply of those before them in the order
             self._server.take(client, self._opened.pop(client))
+
+    @property
+    def _held(self) -> int:
+        return sum(len(data) for _, data in self._waiting)
 
     def _submit(self) -> None:
         """Has the thread open what waits, and take what is next in the order."""

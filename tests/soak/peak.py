@@ -1,0 +1,122 @@
+"""The memory of CS in a round with large encrypted uploads.
+
+CS opens a round; a copy of its process (fork) makes the uploads, of ciphertexts that are all alike; then CS
+receives them, one after the other, and the peak of its resident memory is read.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from dapfl.config import CryptoConfig
+from dapfl.crypto.envelope import envelope_named
+from dapfl.crypto.packing import Bounds, Segment, codec_named
+from dapfl.federation.global_model.parameters import PublicParameters
+from dapfl.federation.global_model.server_step import TakeAverage
+from dapfl.federation.keys.kdc import generate
+from dapfl.federation.messages import (
+    VERSION,
+    Delivery,
+    Sealed,
+    Signed,
+    Upload,
+    associated_data,
+    decode_delivery,
+    digest,
+    encode,
+)
+from dapfl.federation.protection.paillier import PaillierClientSuite, PaillierServerSuite
+from dapfl.federation.server.central_server import CentralServer
+from dapfl.federation.server.reception import Reception
+from dapfl.federation.transport import SERVER
+
+RESNET18 = 11_184_970
+
+
+class Peak(msgspec.Struct, frozen=True):
+    """In bytes: one model, one upload, CS before the uploads, and its peak while it receives them."""
+
+    model: int
+    upload: int
+    before: int
+    peak: int
+
+    @property
+    def models(self) -> float:
+        """How many models CS needs for the uploads."""
+        return (self.peak - self.before) / self.model
+
+
+def server_peak(
+    size: int = RESNET18, clients: int = 20, key_bits: int = 2048, *, last_first: bool = False
+) -> Peak:
+    """Of one round of `clients`, whose uploads come in the order of their ids, or in the opposite order."""
+    crypto = CryptoConfig(key_bits=key_bits, allow_insecure_small_keys=key_bits < 2048)
+    keys, bundles = generate(clients, crypto)
+    codec = codec_named(
+        "compact", Bounds(max_samples=1000, max_clients=clients), keys.pk_cs_enc.plaintext_bytes
+    )
+    parameters = PublicParameters(codec, (Segment("all", 0, size),), 3, TakeAverage(), False)
+    envelope = envelope_named("hybrid")
+    ids = range(1, clients + 1)
+    server = CentralServer(
+        keys.federation,
+        PaillierServerSuite(keys, envelope, codec),
+        parameters,
+        ids,
+        np.zeros(size, np.float32),
+    )
+    call = {client: _order(message) for client, message in server.open_round(0, ids).items()}
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").exists() else None) as name:
+        folder = Path(name)
+        if (child := os.fork()) == 0:
+            status = 1
+            try:
+                row = keys.pk_cs_enc.encrypt(np.ones((1, 1), np.uint8))
+                contribution = np.tile(row, (parameters.contribution_rows, 1)).tobytes()
+                for client in ids:
+                    suite = PaillierClientSuite(bundles[client], envelope, codec)
+                    context = msgspec.structs.replace(server.context(SERVER), sender=client)
+                    commitment = server.memory.history.latest.commitment
+                    upload = Upload(
+                        context, call[client], commitment, contribution, suite.prove_count(100), b""
+                    )
+                    body = encode(upload)
+                    delivery = encode(Delivery(VERSION, (Signed(body, suite.sign(body)),)))
+                    box = suite.seal(delivery, associated_data(keys.federation, client))
+                    (folder / str(client)).write_bytes(encode(Sealed(VERSION, client, box)))
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0, "no uploads were made"
+        upload = (folder / "1").stat().st_size
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+        before = _memory("VmRSS")
+        with Reception(server, ids) as reception:
+            for client in reversed(ids) if last_first else ids:
+                reception.arrived(client, (folder / str(client)).read_bytes())
+                for work in reception._work:  # uploads come slowly
+                    work.result()
+            reception.finish({})
+        assert not server.rejections, server.rejections[0]
+        assert server.aggregate() == tuple(ids)
+        return Peak(4 * size, upload, before, _memory("VmHWM"))
+
+
+def _order(message: bytes) -> bytes:
+    return digest(decode_delivery(message, len(message)).parts[-1].body)
+
+
+def _memory(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith(name)))
+
+
+if __name__ == "__main__":
+    import sys
+
+    peak = server_peak(last_first="--last-first" in sys.argv)
+    print(f"{peak}, {peak.models:.2f} models above {peak.before / 1e6:.0f} MB")
