@@ -122,14 +122,14 @@ def accuracies(shown: str) -> list[float]:
 @pytest.mark.skipif(
     find_spec("ray") is None, reason="Flower's simulation needs ray: pip install 'flwr[simulation]'"
 )
-def test_both_examples_in_flowers_simulation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("example", APPS)
+def test_the_examples_in_flowers_simulation(tmp_path: Path, example: str) -> None:
     with flower(tmp_path) as here:
         here.start_superlink("--simulation")
-        for example in APPS:
-            shown = here.run(example, UNCHANGED, 2, "--federation-config", "num-supernodes=3")
-            assert shown.count("aggregate_train: 3 contributions") == 2, shown
-            assert "by time alone" not in shown, shown  # agents saw the loss from the first round on
-            assert accuracies(shown)[-1] > 0.8, shown
+        shown = here.run(example, UNCHANGED, 2, "--federation-config", "num-supernodes=3")
+        assert shown.count("aggregate_train: 3 contributions") == 2, shown
+        assert "by time alone" not in shown, shown  # agents saw the loss from the first round on
+        assert accuracies(shown)[-1] > 0.8, shown
 
 
 def test_both_examples_in_a_deployment(tmp_path: Path) -> None:
