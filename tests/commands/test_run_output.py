@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from dapfl import cli
 from dapfl.commands.run import _tell_of_slow_code, _tell_of_unused_data
 from dapfl.config import RunConfig
 from dapfl.federation.run_terms import Shared, bounds_of, samples_used
 from dapfl.learning.data import Dataset
 from dapfl.learning.runtime import task_runtime
 from dapfl.learning.tasks import get_task
+from dapfl.runs import session
 from dapfl.system import console
 
 TASK = f"{Path(__file__).parents[1] / 'engines' / 'tiny_task.py'}:TASK"
@@ -74,3 +76,15 @@ def test_a_name_between_colons_is_no_picture() -> None:
         shown = Console(file=StringIO(), emoji=each._emoji)
         shown.print("task.py:cancer: 3 clients")
         assert shown.file.getvalue() == "task.py:cancer: 3 clients\n"
+
+
+def test_a_stop_before_a_run_goes_on_tells_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "resume", stopped)
+    assert cli.main(["run", "--resume", "my run", "--rounds", "9", "--accept-changes"]) == 130
+    command = "To go on: dapfl run --resume 'my run' --rounds 9 --accept-changes"
+    assert command in capsys.readouterr().err

@@ -1,5 +1,7 @@
+import signal
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,3 +36,15 @@ def test_the_main_program_is_back_after_a_start() -> None:
     process.start()
     process.join()
     assert sys.modules["__main__"] is main and process.exitcode == 0
+
+
+def _blocked() -> bool:
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+@pytest.mark.processes
+def test_workers_leave_control_c_to_the_program_that_started_them() -> None:
+    """A worker that is still importing would answer it with a traceback."""
+    with ProcessPoolExecutor(1, mp_context=WORKERS) as pool:
+        assert pool.submit(_blocked).result()
+    assert not _blocked()

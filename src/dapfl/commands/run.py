@@ -3,7 +3,7 @@
 import argparse
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dapfl.commands.options import (
     CLIENTS,
@@ -27,6 +27,7 @@ from dapfl.system.console import err, out, progress
 if TYPE_CHECKING:
     from dapfl.config import RunConfig
     from dapfl.engines.base import Deployed
+    from dapfl.runs.session import Session
 
 EXAMPLES = """\
 examples:
@@ -104,48 +105,16 @@ def _deployed(args: argparse.Namespace) -> "Deployed | None":
 
 def execute(args: argparse.Namespace) -> int:
     """Runs, shows how it goes, and says where the results are."""
-    from dapfl.config import RunConfig, load, override
-    from dapfl.learning.tasks import get_task
-    from dapfl.runs.directory import fresh_directory
     from dapfl.runs.results import resume_command
-    from dapfl.runs.session import resume, start
 
     changed = changes(args, _OPTIONS)
     began = time.monotonic()
-    if args.resume:
-        if unusable := sorted(set(changed) - _CHANGEABLE) or (["config"] if args.config else []):
-            raise ConfigError(
-                f"--resume continues a run as it was configured: {', '.join(unusable)} cannot be changed."
-            )
-        session = resume(
-            args.resume,
-            rounds=changed.get("rounds"),
-            workers=changed.get("workers"),
-            wait=changed.get("wait"),
-            accept_changes=args.accept_changes,
-        )
-        for note in session.notes:
-            err.print(f"{args.resume}: {note}.", markup=False)
-    else:
-        deployed = _deployed(args)
-        if deployed:
-            changed["engine"] = "flower"
-        config = override(load(args.config) if args.config else RunConfig(), changed)
-        session = start(config, args.out or fresh_directory(config), deployed=deployed)
+    session = _resumed(args, changed) if args.resume else _started(args, changed)
     config = session.config
-    how = (
-        f"encrypted with {config.crypto.key_bits}-bit keys" if config.crypto.encryption != "none" else "open"
-    )
-    clients = f"{config.clients} clients" + (f", {config.per_round} per round" if config.per_round else "")
-    err.print(
-        f"{config.setting} on {get_task(config.task).name}: {clients}, {config.rounds} rounds, {how}",
-        markup=False,
-    )
-    _tell_of_unused_data(config)
-    _tell_of_slow_code(config)
     called = config.per_round or config.clients
     attacks: tuple[str, ...] = ()
     try:
+        _introduce(config)
         with session, progress("Rounds", config.rounds) as advance:
             advance(session.rounds_done)
             for record in session:
@@ -162,6 +131,57 @@ def execute(args: argparse.Namespace) -> int:
     _show(session.path, called, attacks, time.monotonic() - began)
     out.print(f"Next: dapfl report {session.path}   or   dapfl watch {session.path}", markup=False)
     return 0
+
+
+def _started(args: argparse.Namespace, changed: dict[str, Any]) -> "Session":
+    """A new run."""
+    from dapfl.config import RunConfig, load, override
+    from dapfl.runs.directory import fresh_directory
+    from dapfl.runs.session import start
+
+    deployed = _deployed(args)
+    if deployed:
+        changed["engine"] = "flower"
+    config = override(load(args.config) if args.config else RunConfig(), changed)
+    return start(config, args.out or fresh_directory(config), deployed=deployed)
+
+
+def _resumed(args: argparse.Namespace, changed: dict[str, Any]) -> "Session":
+    """The run that is to go on; whoever stops it before it does is told how to do so."""
+    from dapfl.runs.results import resume_command
+
+    if unusable := sorted(set(changed) - _CHANGEABLE) or (["config"] if args.config else []):
+        raise ConfigError(
+            f"--resume continues a run as it was configured: {', '.join(unusable)} cannot be changed."
+        )
+    try:
+        from dapfl.runs.session import resume  # takes seconds, in which a user may press Ctrl-C
+
+        session = resume(args.resume, **changed, accept_changes=args.accept_changes)
+    except KeyboardInterrupt:
+        flags = "".join(f" --{name} {value}" for name, value in changed.items())
+        flags += " --accept-changes" if args.accept_changes else ""
+        err.print(f"\nTo go on: {resume_command(args.resume)}{flags}", markup=False)
+        raise
+    for note in session.notes:
+        err.print(f"{args.resume}: {note}.", markup=False)
+    return session
+
+
+def _introduce(config: "RunConfig") -> None:
+    """What is about to run, and what is worth knowing about it."""
+    from dapfl.learning.tasks import get_task
+
+    how = (
+        f"encrypted with {config.crypto.key_bits}-bit keys" if config.crypto.encryption != "none" else "open"
+    )
+    clients = f"{config.clients} clients" + (f", {config.per_round} per round" if config.per_round else "")
+    err.print(
+        f"{config.setting} on {get_task(config.task).name}: {clients}, {config.rounds} rounds, {how}",
+        markup=False,
+    )
+    _tell_of_unused_data(config)
+    _tell_of_slow_code(config)
 
 
 def _tell_of_unused_data(config: "RunConfig") -> None:

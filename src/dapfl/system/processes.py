@@ -6,6 +6,7 @@ what it defines. Our workers need nothing of it. So a plain script may start a r
 """
 
 import resource
+import signal
 import sys
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType
@@ -15,12 +16,18 @@ class WorkerProcess(SpawnProcess):
     """A spawned process that knows no main program."""
 
     def start(self) -> None:
-        """Starts it while an empty module stands in for the main program."""
+        """Starts it while an empty module stands in for the main program.
+
+        Ctrl-C reaches every process of a terminal. It is the parent's to handle, and a worker that is still
+        importing would answer with a traceback: so workers are born with it blocked.
+        """
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             super().start()
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             sys.modules["__main__"] = main
 
 

@@ -103,3 +103,17 @@ def test_the_supernodes_user_gets_answers_and_neither_keys_nor_memory(
 @root_only
 def test_another_user_gets_nothing(service: tuple[Path, Path, int]) -> None:
     assert heard(STRANGER, STRANGER, service) == ["WorkerFailure"] + ["PermissionError"] * 5
+
+
+def test_the_service_says_in_its_log_what_it_refuses(tmp_path: Path) -> None:
+    """It has two users and two services, and the log of a device is the worker's."""
+    (tmp_path / "client").mkdir()
+    code = (
+        "import logging, sys\nfrom pathlib import Path\n"
+        "from dapfl.engines.flower.apps import worker_service\n"
+        "worker_service.listen = lambda *_: logging.getLogger('dapfl.client').info('refused a message')\n"
+        "worker_service.serve(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "client"), str(tmp_path / "socket")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "INFO dapfl.client: refused a message" in done.stderr

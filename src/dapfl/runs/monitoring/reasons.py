@@ -43,6 +43,17 @@ EXPLANATIONS = {
     "offline": Explanation("its node was not connected", "start its SuperNode"),
     "node-lost": Explanation("its node disappeared during the round", "see that its SuperNode keeps running"),
     "no-reply": Explanation("nothing came back", _DEVICE_LOG),
+    "no-worker": Explanation("its worker does not answer", "start dapfl-worker on the device"),
+    "worker-not-started": Explanation("its worker did not start", _DEVICE_LOG),
+    "client-app-not-loaded": Explanation(
+        "its ClientApp does not load", "install the same version of Dap-FL and Flower there"
+    ),
+    "client-app-failed": Explanation("its ClientApp failed", _DEVICE_LOG),
+    "client-app-crashed": Explanation("its ClientApp crashed", _DEVICE_LOG),
+    "app-refused": Explanation("its SuperNode refuses the app", _DEVICE_LOG),
+    "message-lost": Explanation("Flower lost the message", _RETRY),
+    "flower-error": Explanation("Flower failed on the device", _DEVICE_LOG),
+    "unnamed-failure": Explanation("it failed, and does not say how", _DEVICE_LOG),
     "worker-died": Explanation("its process died", "look for a crash or a lack of memory"),
     "removed": Explanation("it was removed from the federation", "dapfl deploy add makes it a new folder"),
     # Rounds without a model

@@ -130,8 +130,7 @@ def serve(folder: Path, executor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     threading.Thread(target=_end_with, args=(executor,), daemon=True).start()
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")  # to the SuperNode's log
-    logging.getLogger("dapfl").setLevel(logging.INFO)
+    log_what_happens()  # to the SuperNode's log
     from dapfl.engines.flower.apps.persistent_client import FileStateStore, PersistentClient
     from dapfl.engines.flower.deployment.folders import write
 
@@ -149,7 +148,13 @@ def serve(folder: Path, executor: int) -> None:
             while True:
                 with contextlib.suppress(EOFError, OSError, AuthenticationError), listener.accept() as caller:
                     caller.send_bytes(reply_of(client, caller.recv_bytes()))
-                prepare_while_idle(client, lambda: _is_called(listener))
+                prepare_while_idle(client, lambda: is_called(listener))
+
+
+def log_what_happens() -> None:
+    """Has a device say in its log what it refuses, and which of its work was refused."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("dapfl").setLevel(logging.INFO)
 
 
 def prepare_while_idle(client: "PersistentClient", called: Callable[[], bool]) -> None:
@@ -161,7 +166,8 @@ def prepare_while_idle(client: "PersistentClient", called: Callable[[], bool]) -
         traceback.print_exc()  # to the SuperNode's log: whatever it was, the next message can be answered
 
 
-def _is_called(listener: Listener) -> bool:
+def is_called(listener: Listener) -> bool:
+    """Whether somebody waits for an answer."""
     waiting: socket.socket = listener._listener._socket  # type: ignore[attr-defined]
     return bool(select.select([waiting], [], [], 0)[0])
 

@@ -22,6 +22,9 @@ from dapfl.engines.flower.apps.worker import (
     SECONDS,
     WorkerFailure,
     build,
+    is_called,
+    log_what_happens,
+    prepare_while_idle,
     reply_of,
 )
 from dapfl.system.processes import forbid_core_files
@@ -43,8 +46,12 @@ def ask(path: Path, message: bytes, transfer_seconds: float) -> bytes:
     return reply[1:]
 
 
-def listen(path: Path, answer: Callable[[bytes], bytes]) -> None:
-    """Answers one caller after the other, forever.
+def listen(
+    path: Path,
+    answer: Callable[[bytes], bytes],
+    idle: Callable[[Callable[[], bool]], None] = lambda called: None,
+) -> None:
+    """Answers one caller after the other, forever; in between, `idle` may work until it is called.
 
     The group of the socket's folder may connect. Only bytes are exchanged: nothing is ever unpickled.
     """
@@ -56,6 +63,7 @@ def listen(path: Path, answer: Callable[[bytes], bytes]) -> None:
             with contextlib.suppress(EOFError, OSError), listener.accept() as caller:
                 if caller.poll(_PATIENCE):
                     caller.send_bytes(answer(caller.recv_bytes(_LARGEST)))
+            idle(lambda: is_called(listener))
 
 
 def serve(folder: Path, path: Path) -> None:
@@ -64,8 +72,9 @@ def serve(folder: Path, path: Path) -> None:
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     os.umask(0o077)
+    log_what_happens()
     client = PersistentClient(lambda: build(folder), FileStateStore(folder / "state"))
-    listen(path, lambda message: reply_of(client, message))
+    listen(path, lambda message: reply_of(client, message), lambda called: prepare_while_idle(client, called))
 
 
 if __name__ == "__main__":
