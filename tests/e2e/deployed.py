@@ -1,4 +1,5 @@
-"""A deployment whose devices answer in this process: everything is real but for Flower's network."""
+"""Deployments for tests: of folders alone, or with devices that answer in this process, where everything is
+real but for Flower's network."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -76,10 +77,10 @@ class Fleet:
         self._devices.clear()  # devices are restarted, too: they go on from their disks
 
 
-class DeployedFederation:
-    """A deployment, its fleet and its run."""
+class Folders:
+    """A deployment of five clients, its run, and the model that the run's records make."""
 
-    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, *options: str) -> None:
+    def __init__(self, path: Path, rounds: int, *options: str) -> None:
         self.deployment, self.run = path / "deployment", path / "run"
         # The sums of the codec `exact` can be recomputed simply; large batches are trained on quickly.
         (path / "month.toml").write_text('batch_size = 300\n[crypto]\ncodec = "exact"\n')
@@ -89,27 +90,11 @@ class DeployedFederation:
             cli.main(["deploy", "init", "--clients", "5", "--out", str(self.deployment), *small, *own]) == 0
         )
         self.server = self.deployment / "server"
-        self.fleet = Fleet({i: self.deployment / f"client-{i:03d}" for i in range(1, 6)})
-        kind = dataclasses.replace(registry.ENGINES["flower"], open=lambda setup: self.fleet)
-        monkeypatch.setitem(registry.ENGINES, "flower", kind)
-        monkeypatch.chdir(self.server)
-        self.deployed = Deployed("nowhere:0", str(self.server))
+        self.folders = {i: self.deployment / f"client-{i:03d}" for i in range(1, 6)}
 
     @property
     def config(self) -> RunConfig:
         return load(self.server / "config.toml")
-
-    def begin(self, out: Path, until: int | None = None) -> None:
-        with start(self.config, out, deployed=self.deployed) as session:
-            for record in session:
-                if record.round + 1 == until:
-                    break  # the server is stopped
-
-    def go_on(self, rounds: int | None = None, until: int | None = None) -> None:
-        with resume(self.run, rounds=rounds) as session:
-            for record in session:
-                if record.round + 1 == until:
-                    break
 
     def deploy(self, action: str, *client: int) -> Path:
         """Changes the roster, brings the server up to date, and returns the newcomer's folder."""
@@ -148,6 +133,30 @@ class DeployedFederation:
     def model(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         with np.load(self.run / "model.npz") as tensors:
             return np.concatenate([tensors[name].ravel() for name in tensors.files])
+
+
+class DeployedFederation(Folders):
+    """A deployment whose devices answer in this process."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, *options: str) -> None:
+        super().__init__(path, rounds, *options)
+        self.fleet = Fleet(self.folders)
+        kind = dataclasses.replace(registry.ENGINES["flower"], open=lambda setup: self.fleet)
+        monkeypatch.setitem(registry.ENGINES, "flower", kind)
+        monkeypatch.chdir(self.server)
+        self.deployed = Deployed("nowhere:0", str(self.server))
+
+    def begin(self, out: Path, until: int | None = None) -> None:
+        with start(self.config, out, deployed=self.deployed) as session:
+            for record in session:
+                if record.round + 1 == until:
+                    break  # the server is stopped
+
+    def go_on(self, rounds: int | None = None, until: int | None = None) -> None:
+        with resume(self.run, rounds=rounds) as session:
+            for record in session:
+                if record.round + 1 == until:
+                    break
 
 
 def statuses(record: RoundRecord) -> dict[int, str]:
