@@ -1,6 +1,7 @@
 """`dapfl deploy init`: what every participant finds in its folder."""
 
 import configparser
+import getpass
 import os
 import shlex
 import shutil
@@ -128,11 +129,32 @@ def test_the_superlink_is_on_loopback_and_devices_go_to_the_gateway(deployment: 
 
 def test_scripts_are_shell_that_keeps_flower_offline(deployment: Deployment) -> None:
     scripts = sorted(deployment.path.rglob("*.sh"))
-    assert len(scripts) == 3 + 3 * 3
+    assert len(scripts) == 4 + 3 * 3
     for path in scripts:
         assert os.access(path, os.X_OK)
         assert "FLWR_TELEMETRY_ENABLED=0" in path.read_text() or path.name == "install.sh"
         assert subprocess.run(["sh", "-n", path], check=False).returncode == 0
+
+
+def test_scripts_find_what_the_guide_puts_beside_them(deployment: Deployment, tmp_path: Path) -> None:
+    """Programs, data and the passphrase; and the commands that `dapfl` prints are ones that work there."""
+    home = tmp_path / "home"
+    shutil.copytree(deployment.server.path, home / "server")
+    (home / "data").mkdir()
+    (home / "venv" / "bin").mkdir(parents=True)
+    (home / "venv" / "bin" / "dapfl").write_text(
+        '#!/bin/sh\necho "$DAPFL_DATA" "$DAPFL_PASSPHRASE_FILE" "$DAPFL_COMMAND" "$@"\n'
+    )
+    (home / "venv" / "bin" / "dapfl").chmod(0o755)
+    (home / "server.passphrase").write_text("correct horse")
+    environment = {"PATH": os.environ["PATH"]}
+    said = [
+        subprocess.run([home / "server" / "dapfl.sh", "status", "x"], env=env, text=True, capture_output=True)
+        for env in (environment, environment | {"SUDO_USER": "ann"})
+    ]
+    passphrase, command = home / "server.passphrase", home / "server" / "dapfl.sh"
+    assert said[0].stdout == f"{home}/server/../data {passphrase} {command} status x\n"
+    assert f" sudo -u {getpass.getuser()} {command} status x\n" in said[1].stdout
 
 
 def test_units_start_the_scripts_from_their_home(deployment: Deployment) -> None:
@@ -160,8 +182,15 @@ def test_a_device_is_installed_as_two_users_of_which_one_has_the_keys(tmp_path: 
         (tools / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/calls\ntest {name} != id\n')
         (tools / name).chmod(0o755)
     shutil.copytree(tmp_path / "out" / "client-002", home / "client-002")
+    (home / "data").mkdir()
+    (home / "client-002.passphrase").write_text("correct horse")
     environment = {"PATH": f"{tools}:{os.environ['PATH']}", "DAPFL_UNITS": str(units)}
-    subprocess.run([home / "client-002" / "install.sh"], check=True, env=environment)
+    elsewhere = subprocess.run(
+        [tmp_path / "out" / "client-002" / "install.sh"], env=environment, capture_output=True, text=True
+    )
+    assert elsewhere.returncode == 1 and f"belongs at {home / 'client-002'}" in elsewhere.stderr
+    for _ in range(2):  # it may have been interrupted
+        subprocess.run([home / "client-002" / "install.sh"], check=True, env=environment)
     node, worker = home / "node-002", home / "client-002"
     assert stat.S_IMODE(node.stat().st_mode) == stat.S_IMODE(worker.stat().st_mode) == 0o700
     files = {path.name for path in node.iterdir()}
@@ -180,7 +209,10 @@ def test_a_device_is_installed_as_two_users_of_which_one_has_the_keys(tmp_path: 
     assert not list(worker.glob("node.*"))
     calls = (tmp_path / "calls").read_text().splitlines()
     assert f"chown -R dapfl: {node}" in calls and "chown -R dapfl-worker: ." in calls
-    assert calls[-1] == "systemctl enable --now dapfl-worker dapfl-supernode"
+    assert "chown -R dapfl-worker: ../data" in calls  # which the SuperNode's user then cannot read
+    assert stat.S_IMODE((home / "data").stat().st_mode) == 0o700
+    assert f"chown dapfl-worker: {worker}.passphrase" in calls
+    assert calls[-2:] == [f"systemctl {verb} dapfl-worker dapfl-supernode" for verb in ("enable", "restart")]
     supernode, service = (units / f"dapfl-{name}.service" for name in ("supernode", "worker"))
     assert "User=dapfl\n" in supernode.read_text() and f"WorkingDirectory={node}\n" in supernode.read_text()
     assert "User=dapfl-worker\n" in service.read_text()

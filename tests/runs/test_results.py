@@ -1,9 +1,10 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from dapfl.errors import RunDirectoryError
-from dapfl.runs.results import RoundsReader, find_runs, read_run, run_directories
+from dapfl.runs.results import RoundsReader, find_runs, read_run, resume_command, run_directories
 from tests.fake_runs import rounds, write_comparison, write_run
 
 
@@ -81,3 +82,9 @@ def test_a_run_without_a_complete_round_is_not_reported(tmp_path):
         find_runs([tmp_path])
     write_run(tmp_path / "older", count=1)
     assert [run.path.name for run in find_runs([tmp_path])] == ["older"]
+
+
+def test_the_command_to_go_on_is_one_that_works_where_it_is_shown(monkeypatch):
+    assert resume_command(Path("a")) == "dapfl run --resume a"
+    monkeypatch.setenv("DAPFL_COMMAND", "sudo -u dapfl /opt/dapfl/server/dapfl.sh")
+    assert resume_command(Path("a")) == "sudo -u dapfl /opt/dapfl/server/dapfl.sh run --resume a"

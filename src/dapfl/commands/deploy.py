@@ -147,7 +147,8 @@ def _update(args: argparse.Namespace) -> int:
 
 def _init(args: argparse.Namespace) -> int:
     from dapfl.config import RunConfig, load, override
-    from dapfl.engines.flower.deployment.prepare import Place, prepare
+    from dapfl.engines.flower.deployment.prepare import prepare
+    from dapfl.engines.flower.deployment.scripts import Place
     from dapfl.federation.run_keys import keys_needed
     from dapfl.runs.settings import resolve
 

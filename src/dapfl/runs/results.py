@@ -21,6 +21,7 @@ from dapfl.errors import RunDirectoryError
 from dapfl.federation.records import RoundRecord
 from dapfl.runs.directory import MANIFEST, RunDirectory
 from dapfl.runs.manifest import EXPECTED, Manifest
+from dapfl.system.console import command
 
 # The numbers of a `RoundRecord` that logs and spreadsheets carry over: of its global model, and of the round.
 SCORES = ("loss", "accuracy", "f1", "worst_accuracy", "accuracy_spread")
@@ -122,7 +123,7 @@ def resume_command(directory: Path) -> str:
     >>> resume_command(Path("my runs/first"))
     "dapfl run --resume 'my runs/first'"
     """
-    return f"dapfl run --resume {shlex.quote(str(directory))}"
+    return f"{command()} run --resume {shlex.quote(str(directory))}"
 
 
 def read_run(directory: Path) -> Run:

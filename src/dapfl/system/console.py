@@ -1,5 +1,6 @@
 """What the terminal shows: bars on a terminal, lines in a pipe; results on stdout, the rest on stderr."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 out = Console(highlight=False, emoji=False, soft_wrap=not sys.stdout.isatty())
 err = Console(stderr=True, highlight=False, emoji=False, soft_wrap=not sys.stderr.isatty())
+
+COMMAND = "DAPFL_COMMAND"
+"""The environment variable with what a user types for `dapfl`; the scripts of a deployment set it."""
+
+
+def command() -> str:
+    """How the user calls `dapfl`, for commands that we print."""
+    return os.environ.get(COMMAND, "dapfl")
 
 
 def printable(text: str) -> str:

@@ -26,6 +26,9 @@ from dapfl.federation.transport import ClientId
 from dapfl.system.files import replacing
 
 
+_FORMAT = 1
+
+
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a client knows about the federation.
 
@@ -33,6 +36,7 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     its cryptography may use, 0 for all.
     """
 
+    format: int = _FORMAT
     client: ClientId
     threads: Natural = 0
     run: RunConfig
@@ -151,6 +155,11 @@ class ClientFolder:
         """Reads the `ClientSettings`; the files that they name are in the folder."""
         try:
             data = msgspec.toml.decode(self.settings_path.read_bytes())
+            if (found := data.get("format", _FORMAT)) != _FORMAT:
+                raise ConfigError(
+                    f"{self.settings_path} is of another version of Dap-FL (it has format {found}, this one "
+                    f"reads {_FORMAT}): install the version that made the folder."
+                )
             policy = _replaced(data.get("policy", {}), "none", None)
             settings = msgspec.convert(data | {"policy": policy}, ClientSettings)
         except OSError as error:

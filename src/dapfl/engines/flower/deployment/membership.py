@@ -25,6 +25,7 @@ from dapfl.engines.flower.deployment.folders import (
     client_name,
     write,
 )
+from dapfl.engines.flower.deployment.scripts import Place
 from dapfl.errors import ConfigError, KeyFileError
 from dapfl.federation.global_model.parameters import MOST_ROSTER_BYTES
 from dapfl.federation.keys import bundles, kdc
@@ -78,7 +79,7 @@ class Change:
 
 def keep(
     path: Path,
-    place: prepare.Place,
+    place: Place,
     settings: ClientSettings,
     server: ServerBundle,
     clients: Mapping[ClientId, ClientBundle],
@@ -180,7 +181,7 @@ def _admit(path: Path, file: KdcFile, client: ClientId) -> Change:
         bundle = bundles.from_builtins(file.newcomer | own | part_of(client, keys), crypto)
         assert isinstance(bundle, ClientBundle)
         folder = ClientFolder(_update_path(path, roster) / client_name(client))
-        place = prepare.Place(file.host, file.port, PurePosixPath(file.home))
+        place = Place(file.host, file.port, PurePosixPath(file.home))
         settings = msgspec.structs.replace(file.settings, client=client)
         kept = path / "files"
         files = {str(each.relative_to(kept)): each.read_bytes() for each in kept.rglob("*") if each.is_file()}
