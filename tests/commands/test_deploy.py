@@ -209,6 +209,7 @@ def test_a_device_is_installed_as_two_users_of_which_one_has_the_keys(tmp_path: 
     assert not list(worker.glob("node.*"))
     calls = (tmp_path / "calls").read_text().splitlines()
     assert f"chown -R dapfl: {node}" in calls and "chown -R dapfl-worker: ." in calls
+    assert f"chown root: {home}" in calls  # in which the SuperNode's user could exchange the folders
     assert "chown -R dapfl-worker: ../data" in calls  # which the SuperNode's user then cannot read
     assert stat.S_IMODE((home / "data").stat().st_mode) == 0o700
     assert f"chown dapfl-worker: {worker}.passphrase" in calls

@@ -29,7 +29,7 @@ def test_a_cell_is_the_mean_over_the_runs_that_have_a_value(tmp_path):
 
 def test_the_closing_table_sums_up_the_run(tmp_path):
     lines = rounds("dap-fl", count=5)
-    found = closing_rows(read_run(write_run(tmp_path, count=5)), clients=20, seconds=12.4)
+    found = closing_rows(read_run(write_run(tmp_path, count=5)), seconds=12.4)
     rows = {name: (value, more) for name, value, more in found}
     last, best = lines[-1]["accuracy"], max(line["accuracy"] for line in lines)
     assert rows["test accuracy"] == (f"{100 * last:.2f} %", f"best {100 * best:.2f} %")
@@ -41,7 +41,7 @@ def test_the_closing_table_sums_up_the_run(tmp_path):
 def test_the_closing_table_of_a_run_without_scores_has_gaps_instead(tmp_path):
     run = write_run(tmp_path, count=0)
     (run / "rounds.jsonl").write_text('{"round": 0}\n')
-    rows = closing_rows(read_run(run), clients=3, seconds=1)
+    rows = closing_rows(read_run(run), seconds=1)
     assert rows[0] == ("test accuracy", "?", "best ?")
 
 

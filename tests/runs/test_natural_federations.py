@@ -113,7 +113,7 @@ def test_clients_are_named_and_the_one_who_is_served_worst_is_shown(tmp_path: Pa
     assert last["accuracy_spread"] == pytest.approx(np.std(accuracies))
     worst = next(table for table in tables_of(grouped([found])) if "serves worst" in table.title)
     assert worst.rows[0][0] == "Eve"
-    closing = {row[0]: row[1:] for row in closing_rows(found, 7, 1.0)}
+    closing = {row[0]: row[1:] for row in closing_rows(found, 1.0)}
     assert closing["worst tenth"][0] == f"{100 * accuracies[4]:.2f} %"
 
 

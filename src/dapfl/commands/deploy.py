@@ -125,6 +125,8 @@ def _change(args: argparse.Namespace) -> int:
         out.print(
             f"The folder of client {change.client} is in {change.path}: give it to its owner.", markup=False
         )
+        if change.passphrase is not None:
+            out.print(f"Its passphrase is in {change.passphrase}: tell the owner.", markup=False)
     out.print(f"On the server: dapfl deploy update FOLDER {file}", markup=False)
     out.print("The other clients need nothing: they get the new roster with the next round.", markup=False)
     return 0

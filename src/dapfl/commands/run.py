@@ -21,7 +21,7 @@ from dapfl.commands.options import (
     add_options,
     changes,
 )
-from dapfl.errors import ConfigError, NothingLearned
+from dapfl.errors import ConfigError, NothingLearned, RunDirectoryError
 from dapfl.system.console import err, out, progress
 
 if TYPE_CHECKING:
@@ -105,13 +105,13 @@ def _deployed(args: argparse.Namespace) -> "Deployed | None":
 
 def execute(args: argparse.Namespace) -> int:
     """Runs, shows how it goes, and says where the results are."""
+    from dapfl.runs.monitoring.lost_work import called_in
     from dapfl.runs.results import resume_command
 
     changed = changes(args, _OPTIONS)
     began = time.monotonic()
     session = _resumed(args, changed) if args.resume else _started(args, changed)
     config = session.config
-    called = config.per_round or config.clients
     attacks: tuple[str, ...] = ()
     try:
         _introduce(config)
@@ -119,16 +119,19 @@ def execute(args: argparse.Namespace) -> int:
             advance(session.rounds_done)
             for record in session:
                 accuracy = "?" if record.accuracy is None else f"{record.accuracy:.4f}"
+                called = len(called_in(record, session.last_client))
                 advance(1, f"accuracy {accuracy}  clients {record.participants}/{called}")
                 attacks = session.attacks()
     except NothingLearned:
-        _show(session.path, called, attacks, time.monotonic() - began)
+        _show(session.path, attacks, time.monotonic() - began)
         raise
+    except RunDirectoryError:
+        raise  # it cannot go on as it is
     except BaseException:
         if session.can_resume:
             err.print(f"\nTo go on: {resume_command(session.path)}", markup=False)
         raise
-    _show(session.path, called, attacks, time.monotonic() - began)
+    _show(session.path, attacks, time.monotonic() - began)
     out.print(f"Next: dapfl report {session.path}   or   dapfl watch {session.path}", markup=False)
     return 0
 
@@ -218,7 +221,7 @@ def _tell_of_slow_code(config: "RunConfig") -> None:
         )
 
 
-def _show(path: Path, clients: int, attacks: tuple[str, ...], seconds: float) -> None:
+def _show(path: Path, attacks: tuple[str, ...], seconds: float) -> None:
     """The closing table."""
     from rich.markup import escape
     from rich.table import Table
@@ -227,7 +230,7 @@ def _show(path: Path, clients: int, attacks: tuple[str, ...], seconds: float) ->
     from dapfl.runs.results import read_run
 
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for row in closing_rows(read_run(path), clients, seconds):
+    for row in closing_rows(read_run(path), seconds):
         table.add_row(*map(escape, row))  # names of clients and measures are users' words
     out.print(table)
     for line in attacks:

@@ -17,16 +17,16 @@ from dapfl.reporting.columns import (
     Column,
     own_metrics,
 )
-from dapfl.runs.monitoring.lost_work import lost_work, rounds_without_model
+from dapfl.runs.monitoring.lost_work import called_in, lost_work, rounds_without_model
 from dapfl.runs.results import Run
 
 _MOST_LOST = 20  # clients with a line of their own
 
 
-def closing_rows(run: Run, clients: int, seconds: float) -> list[tuple[str, str, str]]:
+def closing_rows(run: Run, seconds: float) -> list[tuple[str, str, str]]:
     """The rows of the closing table: a name, the main figure, and what goes with it.
 
-    `clients` is how many clients a round calls, `seconds` how long this session took.
+    `seconds` is how long this session took.
     """
 
     def percent(column: Column[Run]) -> str:
@@ -37,6 +37,7 @@ def closing_rows(run: Run, clients: int, seconds: float) -> list[tuple[str, str,
         return f"{(column.value(run) or 0) / 1e6:.1f} MB"
 
     loss = LOSS.value(run)
+    called = sum(len(called_in(record, run.manifest.last_client)) for record in run.rounds)
     last_round = run.rounds[-1].seconds.get("total", 0.0)
     lost = f"{VIOLATIONS.value(run)} over budget, {REJECTED.value(run)} messages rejected"
     worst = percent(WORST_ACCURACY)
@@ -54,7 +55,7 @@ def closing_rows(run: Run, clients: int, seconds: float) -> list[tuple[str, str,
         *((column.title, column.cell([run]), "the task's own measure") for column in own_metrics([run])),
         *fairness,
         *_data_rows(run),
-        ("contributions", f"{PARTICIPANTS.value(run)} of {clients * len(run.rounds)}", lost),
+        ("contributions", f"{PARTICIPANTS.value(run)} of {called}", lost),
         ("local epochs", f"{EPOCHS.value(run)}", f"{WASTED_EPOCHS.value(run)} of them wasted"),
         ("traffic", f"{megabytes(BYTES_UP)} up", f"{megabytes(BYTES_DOWN)} down"),
         ("time", f"{seconds:.0f} s", f"{last_round:.1f} s for the last round"),
@@ -75,8 +76,7 @@ def _lost_rows(run: Run) -> list[tuple[str, str, str]]:
     rows: list[tuple[str, str, str]] = []
     if without := rounds_without_model(run.rounds):
         rows.append(("no new model", f"{len(without)} of {len(run.rounds)} rounds", "too few contributions"))
-    clients = run.manifest.config.get("clients")
-    found = lost_work(run.rounds, clients if isinstance(clients, int) else None)
+    found = lost_work(run.rounds, run.manifest.last_client)
     for lost in found[:_MOST_LOST]:
         name = run.manifest.client_name(lost.client)
         rows.append((f"lost: {name}", f"{lost.times} of {lost.called} rounds", f"{lost.why}: {lost.remedy}"))

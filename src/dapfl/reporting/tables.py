@@ -152,8 +152,7 @@ def lost_contributions(groups: Sequence[Group]) -> Table | None:
     for group in groups:
         reasons: Counter[str] = Counter()
         for run in group.runs:
-            clients = run.manifest.config.get("clients")
-            reasons.update(by_reason(run.rounds, clients if isinstance(clients, int) else None))
+            reasons.update(by_reason(run.rounds, run.manifest.last_client))
         for reason, count in reasons.most_common():
             said = explain(reason)
             rows.append((group.label, reason, f"{count:,}", said.meaning, said.remedy))

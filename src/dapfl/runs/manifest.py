@@ -98,6 +98,13 @@ class Manifest(Struct, frozen=True, kw_only=True):
         rounds = self.config.get("rounds")
         return rounds if isinstance(rounds, int) else None
 
+    @property
+    def last_client(self) -> int | None:
+        """Where there are attackers, they have the numbers after this one; None where all are clients, also
+        those who came later."""
+        clients = self.config.get("clients")
+        return clients if self.config.get("adversaries") and isinstance(clients, int) else None
+
     def client_name(self, client: int) -> str:
         """What people call a client: by its name where the data have one, otherwise by its number."""
         named = 1 <= client <= len(self.client_names)

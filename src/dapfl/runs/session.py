@@ -149,7 +149,8 @@ class Session:
         self._stack = ExitStack()
         self._federation: Federation | None = None
         self._fleet: FleetWatch | None = None
-        self._deployed = directory.read_manifest().deployment
+        manifest = directory.read_manifest()
+        self._deployed, self.last_client = manifest.deployment, manifest.last_client
 
     @property
     def rounds_done(self) -> int:

@@ -115,3 +115,14 @@ def test_status_and_metrics_show_the_devices(tmp_path: Path, capsys: pytest.Capt
     # Of a run that is not running nobody knows what its devices do: only what was is shown.
     overview = overview_of(read_run(path))
     assert [(each.device, each.last_contact) for each in overview.clients] == [(None, text(20)), (None, None)]
+
+
+def test_a_device_does_not_train_since_a_session_that_was_killed(tmp_path: Path) -> None:
+    def kill() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        FleetWatch(Devices(kill), tmp_path, clock=lambda: 1000.0).exchange({1: b"call"}, 30)
+    assert noted(tmp_path)[1].doing == "training"
+    FleetWatch(Devices(), tmp_path, clock=lambda: 2000.0).seen([1], set())
+    assert noted(tmp_path)[1] == Device(1, "connected", text(2000), text(2000))

@@ -3,8 +3,10 @@
 import errno
 import logging
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dapfl.config import RunConfig, override
@@ -20,6 +22,7 @@ from dapfl.runs.results import read_run
 from dapfl.runs.session import resume, start
 from dapfl.system import files
 from tests.engines.tiny_task import TASK
+from tests.fake_runs import write_run
 from tests.federation.small import Diverging, Dropping, Learner, Small
 from tests.runs.faulty_tasks import NAN_DATA, NAN_LOSS, TOO_LARGE
 
@@ -54,7 +57,21 @@ def test_every_lost_client_is_listed_with_how_often_and_why() -> None:
         4: (1, 3, "bad-signature 1"),
     }
     assert lost_work(ROUNDS)[0].client == 2
-    assert {lost.client for lost in lost_work(ROUNDS, clients=3)} == {1, 2, 3}
+    assert {lost.client for lost in lost_work(ROUNDS, last=3)} == {1, 2, 3}
+
+
+def test_a_client_that_came_later_is_listed_too_but_attackers_are_not(tmp_path: Path) -> None:
+    """Attackers have the numbers after those of the clients; so do clients that `deploy add` has added."""
+    path = write_run(tmp_path / "run", count=0)
+    (path / "rounds.jsonl").write_bytes(b"".join(each.to_json() + b"\n" for each in ROUNDS))
+    found = read_run(path)
+    for adversaries, lines in (((), 4), (("nan",), 3)):
+        config = found.manifest.config | {"clients": 3, "adversaries": adversaries}
+        run = replace(found, manifest=msgspec.structs.replace(found.manifest, config=config))
+        rows = [row for row in closing_rows(run, 1.0) if row[0].startswith("lost: ")]
+        assert len(rows) == lines
+        called = next(row[1] for row in closing_rows(run, 1.0) if row[0] == "contributions")
+        assert called == f"4 of {7 if adversaries else 10}"
 
 
 def test_the_sums_agree() -> None:
@@ -84,7 +101,7 @@ def test_a_run_that_aggregates_nothing_fails_and_leaves_no_model(
     assert run.manifest.status == "failed"
     assert not (tmp_path / "run" / "model.npz").exists()
     assert not session.can_resume
-    rows = {name: (figure, more) for name, figure, more in closing_rows(run, 3, 1.0)}
+    rows = {name: (figure, more) for name, figure, more in closing_rows(run, 1.0)}
     assert rows["no new model"][0] == "2 of 2 rounds"
     assert all(rows[f"lost: client {i}"][0] == "2 of 2 rounds" for i in (1, 2, 3))
     (table,) = [table for table in tables_of(grouped([run])) if table.title == "Lost contributions"]

@@ -109,7 +109,8 @@ class FleetWatch:
         for client in clients:
             if client in missing:
                 self._note(client, "gone")
-            elif self._devices.get(client) is None or self._devices[client].doing == "gone":
+            elif (old := self._devices.get(client)) is None or old.doing in ("gone", "training"):
+                # Between two exchanges nobody trains: that note is of a session that was killed.
                 self._note(client, "connected", heard=True)
         self._devices = {
             client: self._devices[client] for client in clients

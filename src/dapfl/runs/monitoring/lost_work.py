@@ -43,26 +43,32 @@ def reason_of(status: Status) -> str:
     return status.reason or status.kind.value
 
 
-def lost_work(rounds: Iterable[RoundRecord], clients: int | None = None) -> list[LostWork]:
-    """Every client that was lost in any round, the most often lost first. Attackers are not clients: with
-    `clients`, those beyond that number are left out."""
+def called_in(record: RoundRecord, last: int | None = None) -> list[int]:
+    """The clients that a round called. Attackers are not clients: with `last`, those beyond are left out."""
+    return [
+        client.id
+        for client in record.clients
+        if client.status != Status.UNSELECTED and (last is None or client.id <= last)
+    ]
+
+
+def lost_work(rounds: Iterable[RoundRecord], last: int | None = None) -> list[LostWork]:
+    """Every client, up to number `last`, that was lost in any round, the most often lost first."""
     reasons: dict[int, Counter[str]] = defaultdict(Counter)
     called: Counter[int] = Counter()
     for record in rounds:
+        called.update(called_in(record, last))
         for client in record.clients:
-            if client.status == Status.UNSELECTED or (clients is not None and client.id > clients):
-                continue
-            called[client.id] += 1
-            if client.status not in _NOT_LOST:
+            if client.status not in _NOT_LOST and (last is None or client.id <= last):
                 reasons[client.id][reason_of(client.status)] += 1
     found = [LostWork(client, called[client], counts) for client, counts in reasons.items()]
     return sorted(found, key=lambda lost: (-lost.times, lost.client))
 
 
-def by_reason(rounds: Iterable[RoundRecord], clients: int | None = None) -> Counter[str]:
+def by_reason(rounds: Iterable[RoundRecord], last: int | None = None) -> Counter[str]:
     """How many contributions were lost for each reason."""
     total: Counter[str] = Counter()
-    for lost in lost_work(rounds, clients):
+    for lost in lost_work(rounds, last):
         total.update(lost.reasons)
     return total
 
@@ -83,8 +89,7 @@ def rounds_without_model(rounds: Sequence[RoundRecord]) -> list[int]:
 
 def why_nothing(manifest: Manifest, rounds: Sequence[RoundRecord]) -> str:
     """Why no round of a run was aggregated, and what to do: a sentence or two."""
-    clients = manifest.config.get("clients")
-    reasons = by_reason(rounds, clients if isinstance(clients, int) else None)
+    reasons = by_reason(rounds, manifest.last_client)
     causes = (
         Counter({reason: count for reason, count in reasons.items() if reason != "min-cohort"}) or reasons
     )

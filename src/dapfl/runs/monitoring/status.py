@@ -81,7 +81,7 @@ def overview_of(run: Run) -> RunOverview:
         participants=rounds[-1].participants if rounds else 0,
         without_model=len(rounds_without_model(rounds)),
         rejected=sum(row.rejected for row in rounds),
-        lost=dict(by_reason(rounds, max(_clients(run), default=0)).most_common()),
+        lost=dict(by_reason(rounds, manifest.last_client).most_common()),
         clients=clients,
         alerts=tuple(alerts),
         history=tuple(f"{event.at} {event.what}" for event in manifest.history),
@@ -93,10 +93,8 @@ def overview_of(run: Run) -> RunOverview:
 def _clients(run: Run) -> list[int]:
     """Every client that any round has called; attackers have the numbers after those of the clients."""
     found = {client.id for row in run.rounds for client in row.clients}
-    most = run.manifest.config.get("clients")
-    if run.manifest.config.get("adversaries") and isinstance(most, int):
-        found = {client for client in found if client <= most}
-    return sorted(found)
+    most = run.manifest.last_client
+    return sorted(client for client in found if most is None or client <= most)
 
 
 def _client(run: Run, client: int, device: Device | None, running: bool) -> ClientStatus:

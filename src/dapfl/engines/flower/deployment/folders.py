@@ -25,7 +25,6 @@ from dapfl.errors import ConfigError, RunDirectoryError
 from dapfl.federation.transport import ClientId
 from dapfl.system.files import replacing
 
-
 _FORMAT = 1
 
 

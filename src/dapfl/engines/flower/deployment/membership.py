@@ -75,6 +75,7 @@ class Change:
     path: Path
     client: ClientId
     serial: int
+    passphrase: Path | None = None  # of the newcomer
 
 
 def keep(
@@ -222,7 +223,8 @@ def _change(
     kept = msgspec.structs.replace(roster, sealed={})
     committee = decryption.committee.members if decryption.committee else ()
     _save(path, msgspec.structs.replace(file, roster=kept, committee=committee))
-    return Change(place, client, roster.serial)
+    passphrase = path / prepare.PASSPHRASES / f"{client_name(client)}.passphrase"
+    return Change(place, client, roster.serial, passphrase if passphrase.exists() else None)
 
 
 def _update_path(path: Path, roster: Roster) -> Path:

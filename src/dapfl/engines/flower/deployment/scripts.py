@@ -106,6 +106,8 @@ def _install(folder: PurePosixPath, node: PurePosixPath) -> str:
         done
         echo 'worker-socket = "/run/dapfl-worker/socket"' > {node}/node.toml
         rm -rf node.toml .flower
+        # Whoever owns the folder above could put another one in the worker's place.
+        chown root: {folder.parent}
         chmod 711 {folder.parent}
         chmod 700 .
         chown -R dapfl: {node}
