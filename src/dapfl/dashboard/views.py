@@ -49,9 +49,10 @@ class Event(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    """What the clients of one capability chose in a round, on average."""
+    """What the clients of one capability chose in a round, on average; None: all clients of a run on devices,
+    which have no such figure."""
 
-    capability: float
+    capability: float | None
     eta: float | None
     alpha: float | None
 
@@ -161,18 +162,18 @@ def _committee(config: Mapping[str, Any], crypto: Mapping[str, Any]) -> str:
 def round_view(record: RoundRecord, capabilities: Mapping[int, float]) -> RoundView:
     """A round as the page's curves need it; `capabilities` is what clients reported in any round."""
     statuses: dict[str, int] = defaultdict(int)
-    groups: dict[float, list[ClientRecord]] = defaultdict(list)
+    groups: dict[float | None, list[ClientRecord]] = defaultdict(list)
     for client in record.clients:
         statuses[client.status.kind.value] += 1
-        if client.id in capabilities:
-            groups[capabilities[client.id]].append(client)
+        if client.id in capabilities or not capabilities:
+            groups[capabilities.get(client.id)].append(client)
     choices = tuple(
         Choice(
             capability,
             _geometric_mean([client.eta for client in groups[capability]]),
             _mean([client.alpha for client in groups[capability]]),
         )
-        for capability in sorted(groups, reverse=True)
+        for capability in sorted(groups, key=lambda each: each or 0.0, reverse=True)
     )
     return RoundView(
         **{name: getattr(record, name) for name in RoundView.__struct_fields__ if hasattr(record, name)},
@@ -218,5 +219,6 @@ def client_views(
 
 def palette_of(capabilities: Mapping[int, float]) -> Palette:
     """The colours of a run's charts."""
-    steps = capability_inks(sorted(set(capabilities.values())))
-    return Palette(STATUSES, PHASES, {f"{step:g}": ink for step, ink in steps.items()})
+    steps = capability_inks(sorted(set(capabilities.values())) or [1.0])
+    named = {f"{step:g}" if capabilities else "all": ink for step, ink in steps.items()}
+    return Palette(STATUSES, PHASES, named)

@@ -204,11 +204,12 @@
 
   function showChoices(rows, x, axis) {
     const inks = state.palette.capabilities;
-    const steps = Object.keys(inks).map(Number).sort((a, b) => b - a);
-    const name = (step) => `${Number((100 * step).toPrecision(6))} %`;
+    const steps = Object.keys(inks).sort((a, b) => b - a); // "all" is alone: devices have no capability
+    const name = (step) => (step === "all" ? "all clients" : `${Number((100 * step).toPrecision(6))} %`);
+    const belongs = (choice, step) => (step === "all" ? !known(choice.capability) : Math.abs(choice.capability - step) < 1e-5);
     const series = (step, field) =>
       rows.map((row) => {
-        const choice = row.choices.find((each) => Math.abs(each.capability - step) < 1e-5);
+        const choice = row.choices.find((each) => belongs(each, step));
         return choice && known(choice[field]) ? choice[field] : null;
       });
     for (const [id, field, title, format, plan] of [
@@ -219,7 +220,7 @@
         steps.flatMap((step) => Dapfl.curve(c, { name: name(step), x, mean: series(step, field), ink: inks[step], format })),
         Dapfl.layout(c, { x: axis, y: plan }),
       ];
-      Dapfl.chart(at(id), build, `${title} chosen by the clients, by capability, over rounds`);
+      Dapfl.chart(at(id), build, `${title} chosen by the clients over rounds`);
     }
     for (const legend of document.querySelectorAll("[data-legend='capabilities']")) {
       if (legend.childElementCount !== steps.length) {
