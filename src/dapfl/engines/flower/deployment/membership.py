@@ -25,6 +25,7 @@ from dapfl.engines.flower.deployment.folders import (
     client_name,
     write,
 )
+from dapfl.engines.flower.deployment.readme import PASSPHRASES
 from dapfl.engines.flower.deployment.scripts import Place
 from dapfl.errors import ConfigError, KeyFileError
 from dapfl.federation.global_model.parameters import MOST_ROSTER_BYTES
@@ -223,7 +224,7 @@ def _change(
     kept = msgspec.structs.replace(roster, sealed={})
     committee = decryption.committee.members if decryption.committee else ()
     _save(path, msgspec.structs.replace(file, roster=kept, committee=committee))
-    passphrase = path / prepare.PASSPHRASES / f"{client_name(client)}.passphrase"
+    passphrase = path / PASSPHRASES / f"{client_name(client)}.passphrase"
     return Change(place, client, roster.serial, passphrase if passphrase.exists() else None)
 
 
