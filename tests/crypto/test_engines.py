@@ -80,6 +80,7 @@ def test_powers(name: str, bits: int) -> None:
             rows = to_rows(bases, 2 * ring.modulus_bytes)
             powers = [pow(base, exponent, ring.modulus) for base in bases]
             assert to_ints(ring.powers(rows, exponent)) == powers
+            assert to_ints(ring.public_powers(rows, exponent)) == powers
             got = ring.powers(rows, exponent, to_rows(messages, 2 * ring.root_bytes), scale)
             assert to_ints(got) == [
                 power * (1 + scale * message * root) % ring.modulus
@@ -208,9 +209,10 @@ def test_an_exponent_of_hundreds_of_digits(name: str) -> None:
     """Lengths that are no multiple of a window, and digits that are all zero or all one."""
     ring = engine(name).ring((1 << 127) - 1)
     bases = [3, 2**200 + 7]
-    for exponent in (1 << 300, (1 << 301) - 1, (1 << 302) + 1, 0xF0F << 291):
-        got = ring.powers(to_rows(bases, ring.modulus_bytes), exponent)
-        assert to_ints(got) == [pow(base, exponent, ring.modulus) for base in bases]
+    for exponent in (1 << 300, (1 << 301) - 1, (1 << 302) + 1, 0xF0F << 291, 1, 5 << 20, 3**90, 3**700):
+        powers = [pow(base, exponent, ring.modulus) for base in bases]
+        rows = to_rows(bases, ring.modulus_bytes)
+        assert to_ints(ring.powers(rows, exponent)) == to_ints(ring.public_powers(rows, exponent)) == powers
 
 
 def test_wrong_sizes_never_reach_an_engine() -> None:

@@ -45,8 +45,8 @@ def test_quotients_in_many_rings_say_which_bases_are_no_units(name, keys):
     rings = [engine(name).ring(prime) for prime in primes]
     bases = [prime * prime - 2 for prime in primes]
     bases[2] = 5 * primes[2]
-    rows, units = lanes.quotients(rings, to_rows(bases, 64), [p - 1 for p in primes], [7] * 6)
-    assert units.tolist() == [True, True, False, True, True, True]
+    rows, residues = lanes.quotients(rings, to_rows(bases, 64), [p - 1 for p in primes], [7] * 6)
+    assert [to_ints(row) == [1] for row in residues] == [True, True, False, True, True, True]
     for index in (0, 1, 3, 4, 5):
         p = primes[index]
         assert to_ints(rows[index]) == [(pow(bases[index], p - 1, p * p) - 1) // p * 7 % p]
@@ -125,3 +125,13 @@ def test_envelopes_that_do_not_open_leave_the_others_alone(name):
     found = envelope.open_each(sealed)
     assert [found[0], found[4]] == [b"to 0", b"to 4"]
     assert all(isinstance(found[i], EnvelopeError) for i in (1, 2, 3))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_where_no_quotient_is_wanted_there_is_the_power_modulo_the_prime(name, keys):
+    primes = [keys[0].p, keys[0].q]
+    rings = [engine(name).ring(prime) for prime in primes] * 2
+    bases, exponents = [primes[0] ** 2 - 2, primes[1] ** 2 - 2, 3, 5], [primes[0] - 1, primes[1] - 1, 11, 10**9]
+    _, residues = lanes.quotients(rings, to_rows(bases, 64), exponents, [1, 1, 0, 0])
+    expected = [1, 1, pow(3, 11, primes[0]), pow(5, 10**9, primes[1])]
+    assert [to_ints(row)[0] for row in residues] == expected

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dapfl.crypto.engines.base import available_engines
 from dapfl.crypto.paillier import PrivateKey
-from dapfl.crypto.signature import hash_to_unit, sign, signature_bytes, verify
+from dapfl.crypto.signature import _sound, hash_to_unit, sign, signature_bytes, verify
 from dapfl.errors import InvalidSignature, SigningFault
 
 PROPERTY = settings(
@@ -94,35 +94,54 @@ def factor_from(message: bytes, sigma: int, tilde: int, key: PrivateKey) -> int:
     return int(gmpy2.gcd(public.encrypt_int(sigma, tilde) - hash_to_unit(message, public), public.n))
 
 
+def with_fault(monkeypatch: pytest.MonkeyPatch, key: PrivateKey, sigma_error: int, root_error: int) -> list[int]:
+    """From now on the first decryption of `sign` goes wrong; returns where the faulty root modulo p will be."""
+    real, faulty = PrivateKey.decrypt_beside, list[int]()
+
+    def decrypt_beside(
+        self: PrivateKey, ciphertext: int, base: int, exponents: tuple[int, int]
+    ) -> tuple[int | None, tuple[int, int]]:
+        sigma, roots = real(self, ciphertext, base, exponents)
+        if faulty or sigma is None:
+            return sigma, roots
+        faulty.append(roots[0] ^ root_error)
+        return (sigma + sigma_error) % key.public_key.n, (faulty[0], roots[1])
+
+    monkeypatch.setattr(PrivateKey, "decrypt_beside", decrypt_beside)
+    return faulty
+
+
 def test_a_fault_in_the_root_never_leaves_as_a_signature(
     insecure_key: PrivateKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key, real = insecure_key, gmpy2.powmod_sec
-    faulty: list[int] = []
-
-    def powmod_sec(base: int, exponent: int, modulus: int) -> int:
-        result = real(base, exponent, modulus)
-        if modulus != key.p:
-            return result
-        faulty.append(int(result ^ 2))  # one flipped bit in the half modulo p
-        return faulty[-1]
-
+    key = insecure_key
     width = key.public_key.modulus_bytes
     good = sign(b"message", key)
     sigma, tilde = (int.from_bytes(half, "little") for half in (good[:width], good[width:]))
-    with monkeypatch.context() as patch:
-        patch.setattr("dapfl.crypto.signature.gmpy2.powmod_sec", powmod_sec)
-        with pytest.raises(SigningFault, match="discarded"):
-            sign(b"message", key)
+    faulty = with_fault(monkeypatch, key, 0, 2)  # one flipped bit in the half modulo p
+    with pytest.raises(SigningFault, match="discarded"):
+        sign(b"message", key)
     bad = int(faulty[0] + key.p * ((tilde - faulty[0]) * gmpy2.invert(key.p, key.q) % key.q))
     assert factor_from(b"message", sigma, bad, key) in (key.p, key.q)  # it would have given the key away
 
 
+@pytest.mark.parametrize("prime", ["p", "q"])
 def test_a_fault_in_sigma_never_leaves_as_a_signature(
-    insecure_key: PrivateKey, monkeypatch: pytest.MonkeyPatch
+    insecure_key: PrivateKey, monkeypatch: pytest.MonkeyPatch, prime: str
 ) -> None:
-    real = PrivateKey.decrypt_int
-    with monkeypatch.context() as patch:
-        patch.setattr(PrivateKey, "decrypt_int", lambda key, h: (real(key, h) + key.q) % key.public_key.n)
-        with pytest.raises(SigningFault):
-            sign(b"message", insecure_key)
+    """A multiple of one prime is an error modulo the other one only."""
+    with_fault(monkeypatch, insecure_key, getattr(insecure_key, prime), 0)
+    with pytest.raises(SigningFault):
+        sign(b"message", insecure_key)
+
+
+def test_the_check_before_a_signature_leaves_is_the_equation_of_verify(insecure_key: PrivateKey) -> None:
+    """Whatever pair of numbers comes out, it is sound for the owner just if it verifies for everyone."""
+    key, public = insecure_key, insecure_key.public_key
+    h, width = hash_to_unit(b"message", public), public.modulus_bytes
+    good = sign(b"message", key)
+    sigma, tilde = (int.from_bytes(half, "little") for half in (good[:width], good[width:]))
+    pairs = [(sigma + a * key.p + b * key.q, tilde * t) for a in (0, 1) for b in (0, 1) for t in (1, 2, -1)]
+    for s, t in [*pairs, (sigma, tilde + key.p), (sigma, tilde + key.q), (0, 1), (sigma, key.p)]:
+        pair = s % public.n, t % public.n
+        assert _sound(*pair, h, key) == (public.encrypt_int(*pair) == h)

@@ -297,15 +297,21 @@ class PrivateKey:
         """Fresh ciphertexts of zero, for `PublicKey.masked`."""
         return self.encrypt(np.zeros((count, 1), np.uint8))
 
-    def powers_modulo_primes(self, base: int, exponent: int, message: int) -> tuple[int, int]:
-        """base^exponent · (1+n)^message, for a public exponent, modulo p² and modulo q²."""
-        rings = (self._ring_p, self._ring_q)
-        # (1+n)^M = 1 + M·n = 1 + (M·q)·p modulo p², and likewise for q.
-        messages = [message * self.q % self.p, message * self.p % self.q]
-        bases = to_rows([base] * 2, self.public_key.modulus_bytes)
-        width = max(ring.root_bytes for ring in rings)
-        low, high = lanes.powers(rings, bases, [exponent] * 2, to_rows(messages, width))
-        return to_ints(low)[0], to_ints(high)[0]
+    def decrypt_beside(
+        self, ciphertext: int, base: int, exponents: tuple[int, int]
+    ) -> tuple[int | None, tuple[int, int]]:
+        """Dec of a number, and base^exponent modulo p and modulo q, all of it in the same lanes.
+
+        The exponents, one for each prime, are secret. What is not a ciphertext decrypts to None.
+        """
+        rings = (self._ring_p, self._ring_q) * 2
+        bases = to_rows([ciphertext, ciphertext, base, base], self.public_key.ciphertext_bytes)
+        (low, high, *_), residues = lanes.quotients(
+            rings, bases, (self.p - 1, self.q - 1, *exponents), (*self._scales, 0, 0)
+        )
+        ones, powers = [to_ints(row)[0] for row in residues[:2]], [to_ints(row)[0] for row in residues[2:]]
+        plaintext = to_ints(self._plaintext_remainders.combine(low, high))[0] if ones == [1, 1] else None
+        return plaintext, (powers[0], powers[1])
 
     def decrypt_int(self, ciphertext: int) -> int:
         """The plaintext of one ciphertext."""
@@ -381,9 +387,9 @@ def decrypt_each(keys: Sequence[PrivateKey], ciphertexts: Sequence[Rows]) -> lis
         exponents = [prime - 1 for index in chosen for prime in (keys[index].p, keys[index].q)]
         scales = [scale for index in chosen for scale in keys[index]._scales]
         bases = np.concatenate([good[index] for index in chosen for _ in range(2)])
-        halves, units = lanes.quotients(rings, bases, exponents, scales)
+        halves, residues = lanes.quotients(rings, bases, exponents, scales)
         for place, index in enumerate(chosen):
             low, high = 2 * place, 2 * place + 1
-            if units[low] and units[high]:
+            if to_ints(residues[low]) == to_ints(residues[high]) == [1]:
                 plaintexts[index] = keys[index]._plaintext_remainders.combine(halves[low], halves[high])
     return plaintexts

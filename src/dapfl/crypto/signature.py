@@ -39,31 +39,38 @@ def sign(message: bytes, key: PrivateKey) -> bytes:
     """
     public = key.public_key
     h = hash_to_unit(message, public)
-    sigma = key.decrypt_int(h)  # σ = L(h^ϱ)/L(g^ϱ) mod n is the decryption of h
-    roots = []
-    for prime in (key.p, key.q):
-        exponent = gmpy2.invert(public.n, prime - 1)  # 1/n mod ϱ, one half for each prime
-        rest = h * gmpy2.powmod(public.g, -sigma, prime) % prime
-        roots.append(gmpy2.powmod_sec(rest, exponent, prime))
+    rest = h  # h/g^σ modulo n: 1 + n is 1 there
+    if public.g != public.n + 1:
+        rest = int(h * gmpy2.powmod(public.g, -key.decrypt_int(h), public.n) % public.n)
+    # σ = L(h^ϱ)/L(g^ϱ) mod n is the decryption of h; σ̃ is an n-th root, one half for each prime.
+    inverses = int(gmpy2.invert(public.n, key.p - 1)), int(gmpy2.invert(public.n, key.q - 1))  # 1/n mod ϱ
+    sigma, roots = key.decrypt_beside(h, rest, inverses)
     tilde = int(roots[0] + key.p * ((roots[1] - roots[0]) * gmpy2.invert(key.p, key.q) % key.q))
-    width = public.modulus_bytes
-    signature = sigma.to_bytes(width, "little") + tilde.to_bytes(width, "little")
-    if not _sound(sigma, tilde, h, key):
+    if sigma is None or not _sound(sigma, tilde, h, key):
         raise SigningFault(
             "A signature came out wrong and was discarded. The computer made an arithmetic error: "
             "check its memory and its processor before using this key again."
         )
-    return signature
+    width = public.modulus_bytes
+    return sigma.to_bytes(width, "little") + tilde.to_bytes(width, "little")
 
 
 def _sound(sigma: int, tilde: int, h: int, key: PrivateKey) -> bool:
-    """The equation of Verify. Its owner checks it modulo p² and q²: less work, and as good if p·q = n."""
+    """The equation of Verify, h = g^σ·σ̃ⁿ modulo n², as the owner of the key checks it with less work.
+
+    h/g^σ must be an n-th power modulo n², which is what decrypts to 0, and σ̃ its root modulo n. That is the same:
+    x^n modulo n² depends on x modulo n only, and n-th roots modulo n are unique, so an n-th power modulo n² is known
+    by its remainder modulo n. None of the powers is one that `sign` has computed.
+    """
     public = key.public_key
-    if public.g != public.n + 1:
-        return 0 < tilde < public.n and public.encrypt_int(sigma, tilde) == h
-    halves = key.powers_modulo_primes(tilde, public.n, sigma)
-    in_range = sigma < public.n and 0 < tilde < public.n and key.p * key.q == public.n
-    return in_range and halves == (h % (key.p * key.p), h % (key.q * key.q))
+    if not (sigma < public.n and 0 < tilde < public.n and key.p * key.q == public.n):
+        return False
+    square = public.n * public.n
+    plain = public.g == public.n + 1
+    over_g = 1 - sigma * public.n if plain else gmpy2.powmod(public.g, -sigma, square)  # 1/g^σ
+    rest = int(h * over_g % square)
+    zero, powers = key.decrypt_beside(rest, tilde, (public.n % (key.p - 1), public.n % (key.q - 1)))
+    return zero == 0 and powers == (rest % key.p, rest % key.q)
 
 
 def verify(message: bytes, signature: bytes, key: PublicKey) -> None:

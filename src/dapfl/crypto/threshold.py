@@ -131,8 +131,8 @@ def combine(shares: Sequence[DecryptionShare], ciphertexts: Rows, committee: Com
     key.validate(ciphertexts)
     n, scale = gmpy2.mpz(key.n), 4 * committee.delta**2
     roots = _interpolate(chosen, len(ciphertexts), committee)  # w = ρ^(4Δ²)
-    above = to_ints(key.ring.powers(ciphertexts, scale))
-    below = to_ints(key.ring.powers(to_rows(roots, key.modulus_bytes), key.n))
+    above = to_ints(key.ring.public_powers(ciphertexts, scale))
+    below = to_ints(key.ring.public_powers(to_rows(roots, key.modulus_bytes), key.n))
     # above/below = (1+n)^M: for a = a_0 + a_1·n and b = b_0 + b_1·n, a_0 = b_0 and a_1 = b_1 + M·b_0.
     plaintexts = []
     for a, b in zip(above, below, strict=True):

@@ -132,12 +132,21 @@ class Ring(ABC):
     def powers(self, bases: Rows, exponent: int, messages: Rows | None = None, scale: int = 1) -> Rows:
         """base^exponent · (1 + scale·message·root) modulo root².
 
-        The exponent may be public, or the bases random and secret: it is not protected otherwise.
+        The exponent may be public, or the bases random and secret: it is not protected otherwise. For one that
+        is public, `public_powers` is faster.
         """
         bases = check_rows(bases, 2 * self.modulus_bytes, "Bases")
         if exponent < 1:
             raise CryptoError("An exponent must be positive.")
-        return self._powers(bases, exponent, self.check_messages(messages, len(bases)), scale % self.root)
+        messages = self.check_messages(messages, len(bases))
+        return self._powers(bases, exponent, messages, scale % self.root)
+
+    def public_powers(self, bases: Rows, exponent: int) -> Rows:
+        """base^exponent modulo root², for an exponent that anyone may know."""
+        bases = check_rows(bases, 2 * self.modulus_bytes, "Bases")
+        if exponent < 1:
+            raise CryptoError("An exponent must be positive.")
+        return self._powers(bases, exponent, None, 1, known=True)
 
     def residue_powers(self, bases: Rows, exponent: int) -> Rows:
         """base^exponent modulo the root, for a secret exponent and bases that anyone may have chosen.
@@ -206,7 +215,9 @@ class Ring(ABC):
         return check_rows(messages, 2 * self.root_bytes, "Messages")
 
     @abstractmethod
-    def _powers(self, bases: Rows, exponent: int, messages: Rows | None, scale: int) -> Rows: ...
+    def _powers(
+        self, bases: Rows, exponent: int, messages: Rows | None, scale: int, *, known: bool = False
+    ) -> Rows: ...
 
     @abstractmethod
     def _residue_powers(self, bases: Rows, exponent: int) -> Rows: ...

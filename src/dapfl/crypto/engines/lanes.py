@@ -8,11 +8,10 @@ everything under `gmp`, is computed ring by ring.
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dapfl.arrays import Rows
 from dapfl.crypto.engines import native
-from dapfl.crypto.engines.base import Ring, check_rows
+from dapfl.crypto.engines.base import Ring, check_rows, to_rows
 from dapfl.errors import CryptoError, InvalidCiphertext
 
 
@@ -34,24 +33,30 @@ def powers(rings: Sequence[Ring], bases: Rows, exponents: Sequence[int], message
 
 def quotients(
     rings: Sequence[Ring], bases: Rows, exponents: Sequence[int], scales: Sequence[int]
-) -> tuple[list[Rows], NDArray[np.bool_]]:
-    """L(base^exponent)·scale modulo root, each row in its own ring, for secret exponents (see `Ring`).
+) -> tuple[list[Rows], list[Rows]]:
+    """L(base^exponent)·scale modulo root, and base^exponent modulo root, each row in its own ring.
 
-    A base that is not a unit has no quotient: the second result is false for it, and its row means nothing.
+    The exponents are secret. There is a quotient where the second number is 1 (see `Ring.quotients`); else the
+    first means nothing. A scale of 0 says that only the second number is wanted, whatever it is.
     """
     _check(rings, bases, exponents)
     if native.share_lanes(rings):
         bases = check_rows(bases, 2 * rings[0].modulus_bytes, "Ciphertexts")
-        rows, units = native.lane_quotients(rings, bases, exponents, scales)
-        return list(_rows(rows)), units
-    results, good = list[Rows](), np.ones(len(rings), np.bool_)
-    for index, (ring, base) in enumerate(zip(rings, _rows(bases), strict=True)):
-        try:
-            results.append(ring.quotients(base, exponents[index], scales[index]))
-        except InvalidCiphertext:
-            results.append(np.zeros((1, ring.root_bytes), np.uint8))
-            good[index] = False
-    return results, good
+        results, residues = native.lane_quotients(rings, bases, exponents, scales)
+        return list(_rows(results)), list(_rows(residues))
+    pairs = [_quotient(*each) for each in zip(rings, _rows(bases), exponents, scales, strict=True)]
+    return [quotient for quotient, _ in pairs], [residue for _, residue in pairs]
+
+
+def _quotient(ring: Ring, base: Rows, exponent: int, scale: int) -> tuple[Rows, Rows]:
+    """The same for one base alone."""
+    none = np.zeros((1, ring.root_bytes), np.uint8)
+    if not scale:
+        return none, ring.residue_powers(base, exponent)
+    try:
+        return ring.quotients(base, exponent, scale), to_rows([1], ring.root_bytes)
+    except InvalidCiphertext:
+        return none, none
 
 
 def _rows(matrix: Rows) -> Iterator[Rows]:

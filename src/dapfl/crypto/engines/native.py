@@ -138,7 +138,9 @@ class NativeRing(Ring):
             self._scales[scale] = np.concatenate([self.words(number) for number in numbers])
         return self._scales[scale]
 
-    def _powers(self, bases: Rows, exponent: int, messages: Rows | None, scale: int) -> Rows:
+    def _powers(
+        self, bases: Rows, exponent: int, messages: Rows | None, scale: int, *, known: bool = False
+    ) -> Rows:
         def fill(rows: slice, out: Rows) -> None:
             part = None if messages is None else messages[rows]
             width = 0 if messages is None else messages.shape[1]
@@ -148,6 +150,7 @@ class NativeRing(Ring):
                 bases[rows],
                 bases.shape[1],
                 _bytes(exponent),
+                known,
                 part,
                 width,
                 self._scale(scale),
@@ -283,11 +286,11 @@ def lane_powers(rings: Sequence[NativeRing], bases: Rows, exponents: Sequence[in
 
 def lane_quotients(
     rings: Sequence[NativeRing], bases: Rows, exponents: Sequence[int], scales: Sequence[int]
-) -> tuple[Rows, npt.NDArray[np.bool_]]:
-    """L(base^exponent)·scale, each row in its own ring, and which of the bases are units."""
+) -> tuple[Rows, Rows]:
+    """L(base^exponent)·scale, and base^exponent modulo the root, each row in its own ring."""
     first, constants, digits = _lanes(rings, exponents)
     factors = np.stack([ring.montgomery(scale) for ring, scale in zip(rings, scales, strict=True)])
-    units = np.zeros(len(rings), np.bool_)
+    residues = np.empty((len(rings), first.root_bytes), np.uint8)
 
     def fill(rows: slice, out: Rows) -> None:
         _native.lane_quotients(
@@ -300,10 +303,10 @@ def lane_quotients(
             digits.shape[1],
             factors[rows],
             out,
-            units[rows],
+            residues[rows],
         )
 
-    return _filled(fill, len(rings), first.root_bytes, first.lanes), units
+    return _filled(fill, len(rings), first.root_bytes, first.lanes), residues
 
 
 def _filled(fill: Callable[[slice, Rows], None], count: int, width: int, grain: int) -> Rows:

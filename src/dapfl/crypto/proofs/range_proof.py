@@ -159,7 +159,7 @@ def _nth_powers(numbers: Sequence[int], key: PublicKey) -> list[int]:
     """x^n modulo n² of every number. The numbers are secret, the exponent is not."""
     if not numbers:
         return []
-    return to_ints(key.ring.powers(to_rows(numbers, key.modulus_bytes), key.n))
+    return to_ints(key.ring.public_powers(to_rows(numbers, key.modulus_bytes), key.n))
 
 
 def _unit(n: int) -> int:

@@ -65,7 +65,8 @@ typedef struct {
     const char *name;
     int lanes;
     int (*usable)(void); /* on this CPU */
-    int (*powers)(const ring *, size_t count, rows bases, const uint8_t *exponent, size_t exponent_bits,
+    /* What is computed depends on the length of the exponent only, unless anyone may know the exponent. */
+    int (*powers)(const ring *, size_t count, rows bases, const uint8_t *exponent, size_t exponent_bits, int known,
                   messages, uint8_t *out);
     /* base^exponent modulo the root itself: rows of root_bytes. */
     int (*residue_powers)(const ring *, size_t count, rows bases, const uint8_t *exponent, size_t exponent_bits,
@@ -76,8 +77,9 @@ typedef struct {
     /* The same with a ring, an exponent and a message or scale of its own for each row. The rings have the same limbs
      * and widths. Idle lanes cost as much as busy ones: for one ring, use the functions above. */
     int (*lane_powers)(const ring *rings, size_t count, rows bases, rows exponents, rows texts, uint8_t *out);
+    /* Also base^exponent modulo the root, which is 1 where there is a quotient: rows of root_bytes. */
     int (*lane_quotients)(const ring *rings, size_t count, rows bases, rows exponents, const uint64_t *scales,
-                          uint8_t *out, uint8_t *unit);
+                          uint8_t *out, uint8_t *residues);
     /* inverse is R/base mod root, [K]. */
     int (*build_table)(const ring *, rows base, const uint64_t *inverse, table_shape, uint64_t *table);
     int (*table_powers)(const ring *, size_t count, const uint64_t *table, table_shape, const uint8_t *exponents,

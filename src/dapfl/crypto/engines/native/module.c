@@ -142,14 +142,15 @@ static PyObject *backends(PyObject *self, PyObject *unused) {
     return list;
 }
 
-/* powers(backend, ring, bases, width, exponent, messages, message_width, scales, out) */
+/* powers(backend, ring, bases, width, exponent, known, messages, message_width, scales, out) */
 static PyObject *powers(PyObject *self, PyObject *args) {
     (void)self;
     const char *name;
     Py_buffer v[6] = {0};
     Py_ssize_t width, message_width;
-    if (!PyArg_ParseTuple(args, "sy*y*ny*z*nz*w*", &name, &v[0], &v[1], &width, &v[2], &v[3], &message_width, &v[4],
-                          &v[5]))
+    int known;
+    if (!PyArg_ParseTuple(args, "sy*y*ny*pz*nz*w*", &name, &v[0], &v[1], &width, &v[2], &known, &v[3], &message_width,
+                          &v[4], &v[5]))
         return NULL;
     const backend *b = find_backend(name);
     ring r;
@@ -159,7 +160,9 @@ static PyObject *powers(PyObject *self, PyObject *args) {
     int ran = b && read_ring(&v[0], &r) && check_rows(&v[1], count, width, &r, MAX_CHUNKS, "bases") &&
               (bits = exponent_bits(&v[2])) && read_messages(&v[3], message_width, &v[4], count, &r, &m) &&
               check_rows(&v[5], count, r.modulus_bytes, &r, 2, "out");
-    if (ran) WITHOUT_LOCK(status = b->powers(&r, count, (rows){v[1].buf, (size_t)width}, v[2].buf, bits, m, v[5].buf));
+    if (ran)
+        WITHOUT_LOCK(status = b->powers(&r, count, (rows){v[1].buf, (size_t)width}, v[2].buf, bits, known, m,
+                                        v[5].buf));
     return finish(ran, status, v, 6);
 }
 
@@ -356,7 +359,7 @@ static PyObject *lane_powers(PyObject *self, PyObject *args) {
     return finish(ran, status, v, 5);
 }
 
-/* lane_quotients(backend, count, rings, bases, width, exponents, exponent_width, scales, out, unit) */
+/* lane_quotients(backend, count, rings, bases, width, exponents, exponent_width, scales, out, residues) */
 static PyObject *lane_quotients(PyObject *self, PyObject *args) {
     (void)self;
     const char *name;
@@ -373,7 +376,7 @@ static PyObject *lane_quotients(PyObject *self, PyObject *args) {
               check_exponents(&v[2], rows_, exponent_width) &&
               check_words(&v[3], rows_ * (size_t)r->limbs, "scales") &&
               check_rows(&v[4], rows_, r->root_bytes, r, 2, "out") &&
-              ((size_t)v[5].len == rows_ || refuse("unit"));
+              check_rows(&v[5], rows_, r->root_bytes, r, 2, "residues");
     if (ran)
         WITHOUT_LOCK(status = b->lane_quotients(r, rows_, (rows){v[1].buf, (size_t)width},
                                                 (rows){v[2].buf, (size_t)exponent_width}, v[3].buf, v[4].buf,

@@ -142,11 +142,19 @@ static void choose(int count, V *out, const V *table, V digits) {
     }
 }
 
-/* table[entry] = x^entry, 16 numbers. */
+/* table[entry] = x^entry, 16 numbers: the even ones by squaring, which is cheaper. */
 static void fill_table(const arithmetic *a, const field *f, const V *x, V *table) {
     const int count = a->halves * f->K;
     memcpy(table, f->one, sizeof(V) * (size_t)count);
-    for (int entry = 1; entry < 16; entry++) a->multiply(f, table + entry * count, table + (entry - 1) * count, x);
+    for (int entry = 1; entry < 16; entry++) {
+        V *out = table + entry * count;
+        if (entry % 2) {
+            a->multiply(f, out, out - count, x);
+        } else {
+            memcpy(out, table + entry / 2 * count, sizeof(V) * (size_t)count);
+            a->square(f, out);
+        }
+    }
 }
 
 /* x = x^exponent, four bits at a time, with an exponent for each lane; table has room for 16 numbers. What is
@@ -165,6 +173,45 @@ static void power(const arithmetic *a, const field *f, V *x, const uint8_t *cons
         }
         for (int k = 0; k < 4; k++) a->square(f, x);
         a->multiply(f, x, x, factor);
+    }
+}
+
+#define MAX_WINDOW 6
+
+/* The width of the windows of `public_power`: of the exponents that are long enough for it, the best one. */
+static int window_of(size_t bits) { return bits > 1024 ? MAX_WINDOW : bits > 256 ? 5 : bits > 64 ? 4 : bits > 16 ? 3 : 1; }
+
+static unsigned bit_of(const uint8_t *exponent, size_t i) { return exponent[i / 8] >> (i % 8) & 1; }
+
+/* x = x^exponent by sliding windows, for one exponent that anyone may know: it decides which memory is touched.
+ * table has room for 2^(MAX_WINDOW-1) numbers, the odd powers of x. */
+static void public_power(const arithmetic *a, const field *f, V *x, const uint8_t *exponent, size_t bits, V *table) {
+    const int count = a->halves * f->K, window = window_of(bits);
+    const size_t size = sizeof(V) * (size_t)count;
+    V twice[2 * MAX_LIMBS];
+    a->multiply(f, table, x, f->one); /* below 2*root */
+    if (window > 1) a->multiply(f, twice, table, table);
+    for (int odd = 1; odd < 1 << (window - 1); odd++) a->multiply(f, table + odd * count, table + (odd - 1) * count, twice);
+    int begun = 0;
+    for (size_t i = bits; i > 0;) {
+        if (!bit_of(exponent, i - 1)) {
+            if (begun) a->square(f, x);
+            i--;
+            continue;
+        }
+        size_t low = i > (size_t)window ? i - (size_t)window : 0; /* the window is the bits low .. i-1 */
+        while (!bit_of(exponent, low)) low++;
+        unsigned digit = 0;
+        for (size_t k = i; k-- > low;) {
+            digit = 2 * digit + bit_of(exponent, k);
+            if (begun) a->square(f, x);
+        }
+        if (begun)
+            a->multiply(f, x, x, table + digit / 2 * (unsigned)count);
+        else
+            memcpy(x, table + digit / 2 * (unsigned)count, size);
+        begun = 1;
+        i = low;
     }
 }
 
@@ -195,18 +242,21 @@ static int residue_powers(const ring *r, size_t count, rows bases, const uint8_t
     return 0;
 }
 
-static int powers(const ring *r, size_t count, rows bases, const uint8_t *exponent, size_t bits, messages m,
+static int powers(const ring *r, size_t count, rows bases, const uint8_t *exponent, size_t bits, int known, messages m,
                   uint8_t *out) {
     field f;
     prepare(&f, r);
     const uint8_t *same[LANES];
     for (int lane = 0; lane < LANES; lane++) same[lane] = exponent;
-    size_t room = 16 * 2 * (size_t)f.K;
+    size_t room = (known ? (size_t)1 << (window_of(bits) - 1) : 16) * 2 * (size_t)f.K;
     V x[2 * MAX_LIMBS], message[MAX_LIMBS], *table = allocate(room);
     if (!table) return -1;
     for (size_t first = 0; first < count; first += LANES) {
         load_pairs(&f, bases, first, count, x);
-        power(&PAIRS, &f, x, same, bits, table);
+        if (known)
+            public_power(&PAIRS, &f, x, exponent, bits, table);
+        else
+            power(&PAIRS, &f, x, same, bits, table);
         load_messages(&f, m, first, count, message);
         leave(&f, x, message);
         store_pairs(&f, r, x, first, count, out);
@@ -284,9 +334,9 @@ static int lane_powers(const ring *rings, size_t count, rows bases, rows exponen
     return 0;
 }
 
-/* L(base^exponent)*scale, everything row by row. unit[row] is 0 for a base that is no unit. */
+/* L(base^exponent)*scale, everything row by row, and base^exponent modulo the root: without 1 there is no L. */
 static int lane_quotients(const ring *rings, size_t count, rows bases, rows exponents, const uint64_t *scales,
-                          uint8_t *out, uint8_t *unit) {
+                          uint8_t *out, uint8_t *residues) {
     field f;
     const size_t K = (size_t)rings->limbs, room = 16 * 2 * K;
     V x[2 * MAX_LIMBS], factor[MAX_LIMBS], zero[MAX_LIMBS], *table = allocate(room);
@@ -300,9 +350,7 @@ static int lane_quotients(const ring *rings, size_t count, rows bases, rows expo
         load_pairs(&f, bases, first, count, x);
         power(&PAIRS, &f, x, lane_exponents, 8 * exponents.width, table);
         leave(&f, x, zero);
-        V wrong = x[0] ^ all(1);
-        for (size_t j = 1; j < K; j++) wrong |= x[j];
-        for (size_t lane = smaller(LANES, count - first); lane-- > 0;) unit[first + lane] = !wrong[lane];
+        store(x, f.K, first, count, residues, (size_t)rings->root_bytes);
         residue_multiply(&f, x, x + K, factor);
         reduce_once(f.K, x, f.root);
         store(x, f.K, first, count, out, (size_t)rings->root_bytes);
