@@ -60,6 +60,9 @@ def test_round_compares_engines_and_encryptions(monkeypatch: pytest.MonkeyPatch)
         assert parts["ratios"][f"{name} / plain round, compact"] == pytest.approx(
             encrypted[name]["round_seconds"] / encrypted["none"]["round_seconds"]
         )
+        assert parts["ratios"][f"{name} / plain round, CPU seconds, compact"] == pytest.approx(
+            encrypted[name]["cpu_seconds"] / encrypted["none"]["cpu_seconds"]
+        )
     assert parts["ratios"]["agents / plain round, compact"] > 0
     assert parts["work"]["warnings"] == ["Only 1 rounds were counted: medians of fewer than 10."]
     assert parts["work"]["arithmetic_engine"] in ("gmp", "avx2", "ifma")

@@ -131,7 +131,10 @@ def test_envelopes_that_do_not_open_leave_the_others_alone(name):
 def test_where_no_quotient_is_wanted_there_is_the_power_modulo_the_prime(name, keys):
     primes = [keys[0].p, keys[0].q]
     rings = [engine(name).ring(prime) for prime in primes] * 2
-    bases, exponents = [primes[0] ** 2 - 2, primes[1] ** 2 - 2, 3, 5], [primes[0] - 1, primes[1] - 1, 11, 10**9]
+    bases, exponents = (
+        [primes[0] ** 2 - 2, primes[1] ** 2 - 2, 3, 5],
+        [primes[0] - 1, primes[1] - 1, 11, 10**9],
+    )
     _, residues = lanes.quotients(rings, to_rows(bases, 64), exponents, [1, 1, 0, 0])
     expected = [1, 1, pow(3, 11, primes[0]), pow(5, 10**9, primes[1])]
     assert [to_ints(row)[0] for row in residues] == expected

@@ -94,8 +94,10 @@ def factor_from(message: bytes, sigma: int, tilde: int, key: PrivateKey) -> int:
     return int(gmpy2.gcd(public.encrypt_int(sigma, tilde) - hash_to_unit(message, public), public.n))
 
 
-def with_fault(monkeypatch: pytest.MonkeyPatch, key: PrivateKey, sigma_error: int, root_error: int) -> list[int]:
-    """From now on the first decryption of `sign` goes wrong; returns where the faulty root modulo p will be."""
+def with_fault(
+    monkeypatch: pytest.MonkeyPatch, key: PrivateKey, sigma_error: int, root_error: int
+) -> list[int]:
+    """From now on the first decryption of `sign` goes wrong; the result gets the faulty root modulo p."""
     real, faulty = PrivateKey.decrypt_beside, list[int]()
 
     def decrypt_beside(

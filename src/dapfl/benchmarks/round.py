@@ -21,7 +21,7 @@ import numpy as np
 from dapfl.benchmarks.peers import flower, pfl, torch_task
 from dapfl.benchmarks.peers.workload import PeerFailed, Workload, run_peer
 from dapfl.benchmarks.result import BenchResult, Figures, absent, host
-from dapfl.benchmarks.timing import cores, spread_of
+from dapfl.benchmarks.timing import cores, cpu_seconds, spread_of
 from dapfl.config import RunConfig, override
 from dapfl.system.console import err
 
@@ -59,8 +59,8 @@ def run(
     ratios: dict[str, float] = {}
     for task in tasks:
         # The first round of each block is not counted.
-        work = Workload(task=task, clients=clients, rounds=1 + -(-(rounds - 1) // _BLOCKS))
-        mine, others = _engines(work, peer_python, timeout, inline)
+        load = Workload(task=task, clients=clients, rounds=1 + -(-(rounds - 1) // _BLOCKS))
+        mine, others = _engines(load, peer_python, timeout, inline)
         ours[task] = mine
         for name, figures in others.items():
             peers.setdefault(name, {})[task] = figures
@@ -71,8 +71,11 @@ def run(
         figures = _encrypted(codec, clients, encrypted_rounds, encrypted_changes or {}, inline)
         ours[f"encrypted, {codec}"] = figures
         seconds = {name: _seconds(cast(Figures, figures[name])) for name in ENCRYPTIONS}
+        work = {name: float(str(cast(Figures, figures[name])["cpu_seconds"])) for name in ENCRYPTIONS}
+        ratios[f"committee / hybrid, CPU seconds, {codec}"] = work["committee"] / work["hybrid"]
         for name in ("hybrid", "paillier", "committee"):
             ratios[f"{name} / plain round, {codec}"] = seconds[name] / seconds["none"]
+            ratios[f"{name} / plain round, CPU seconds, {codec}"] = work[name] / work["none"]
             ratios[f"{name} / plain round trained by torch, {codec}"] = (
                 seconds[name] / seconds["none, trained by torch"]
             )
@@ -154,6 +157,7 @@ class _Run:
     """How long one of our runs took, and its result."""
 
     seconds: list[float]
+    cpu_seconds: list[float]  # of all its processes together
     accuracy: float | None
     model: str  # a digest of its weights
 
@@ -169,6 +173,7 @@ def _our_runs(configs: Sequence[RunConfig], inline: bool) -> list[_Run]:
     from dapfl.runs.session import start
 
     seconds: list[list[float]] = [[] for _ in configs]
+    work: list[list[float]] = [[] for _ in configs]
     accuracies: list[float | None] = [None] * len(configs)
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / str(index) for index in range(len(configs))]
@@ -180,14 +185,15 @@ def _our_runs(configs: Sequence[RunConfig], inline: bool) -> list[_Run]:
             rounds = [iter(session) for session in sessions]
             for _ in range(configs[0].rounds):
                 for index, each in enumerate(rounds):
-                    began = time.perf_counter()
+                    began, worked = time.perf_counter(), cpu_seconds()
                     accuracies[index] = next(each).accuracy
                     seconds[index].append(time.perf_counter() - began)
+                    work[index].append(cpu_seconds() - worked)
             for each in rounds:
                 for _ in each:  # a run ends after its last round
                     pass
         models = [_digest(RunDirectory(path).model_path) for path in paths]
-    return [_Run(*each) for each in zip(seconds, accuracies, models, strict=True)]
+    return [_Run(*each) for each in zip(seconds, work, accuracies, models, strict=True)]
 
 
 def _digest(model: Path) -> str:
@@ -251,7 +257,14 @@ def _encrypted(codec: str, clients: int, rounds: int, changes: Mapping[str, obje
     runs = dict(zip(configs, _our_runs(list(configs.values()), inline), strict=True))
     figures: dict[str, object] = {}
     for name, run in runs.items():
-        figures[name] = {**_timed(run.seconds[1:] or run.seconds), "first_round_seconds": run.seconds[0]}
+        work = spread_of(run.cpu_seconds[1:] or run.cpu_seconds)
+        figures[name] = {
+            **_timed(run.seconds[1:] or run.seconds),
+            "first_round_seconds": run.seconds[0],
+            "cpu_seconds": work["median"],
+            "cpu_quartiles": work["quartiles"],
+            "first_round_cpu_seconds": run.cpu_seconds[0],
+        }
     # Torch's own training rounds differently.
     models = {run.model for name, run in runs.items() if "task" not in ENCRYPTIONS[name]}
     return {**figures, "same_model": len(models) == 1}

@@ -61,6 +61,18 @@ def spread_of(seconds: Sequence[float]) -> dict[str, object]:
     return {"median": quartiles[1], "quartiles": [quartiles[0], quartiles[2]], "counted": len(seconds)}
 
 
+def cpu_seconds() -> float:
+    """The CPU seconds of this process and of all that it has started, so far."""
+    total = time.process_time()
+    for process in psutil.Process().children(recursive=True):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
+
+
 def others_load(seconds: float = 1.0) -> float:
     """How many cores are busy while this process only waits."""
     return psutil.cpu_percent(interval=seconds) / 100 * (psutil.cpu_count() or 1)

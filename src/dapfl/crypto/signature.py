@@ -58,9 +58,9 @@ def sign(message: bytes, key: PrivateKey) -> bytes:
 def _sound(sigma: int, tilde: int, h: int, key: PrivateKey) -> bool:
     """The equation of Verify, h = g^σ·σ̃ⁿ modulo n², as the owner of the key checks it with less work.
 
-    h/g^σ must be an n-th power modulo n², which is what decrypts to 0, and σ̃ its root modulo n. That is the same:
-    x^n modulo n² depends on x modulo n only, and n-th roots modulo n are unique, so an n-th power modulo n² is known
-    by its remainder modulo n. None of the powers is one that `sign` has computed.
+    h/g^σ must be an n-th power modulo n², which is what decrypts to 0, and σ̃ its root modulo n. That is the
+    same: x^n modulo n² depends on x modulo n only, and n-th roots modulo n are unique, so an n-th power
+    modulo n² is known by its remainder modulo n. None of the powers is one that `sign` has computed.
     """
     public = key.public_key
     if not (sigma < public.n and 0 < tilde < public.n and key.p * key.q == public.n):

@@ -132,8 +132,8 @@ class Ring(ABC):
     def powers(self, bases: Rows, exponent: int, messages: Rows | None = None, scale: int = 1) -> Rows:
         """base^exponent · (1 + scale·message·root) modulo root².
 
-        The exponent may be public, or the bases random and secret: it is not protected otherwise. For one that
-        is public, `public_powers` is faster.
+        The exponent may be public, or the bases random and secret: it is not protected otherwise. Where it is
+        public, `public_powers` is faster.
         """
         bases = check_rows(bases, 2 * self.modulus_bytes, "Bases")
         if exponent < 1:

@@ -36,8 +36,8 @@ def quotients(
 ) -> tuple[list[Rows], list[Rows]]:
     """L(base^exponent)·scale modulo root, and base^exponent modulo root, each row in its own ring.
 
-    The exponents are secret. There is a quotient where the second number is 1 (see `Ring.quotients`); else the
-    first means nothing. A scale of 0 says that only the second number is wanted, whatever it is.
+    The exponents are secret. There is a quotient where the second number is 1 (see `Ring.quotients`); else
+    the first means nothing. A scale of 0 says that only the second number is wanted, whatever it is.
     """
     _check(rings, bases, exponents)
     if native.share_lanes(rings):
