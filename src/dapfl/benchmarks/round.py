@@ -44,6 +44,7 @@ def run(
     rounds: int = 12,
     encrypted_rounds: int = 12,
     codec: str = "compact",
+    encryptions: tuple[str, ...] = tuple(ENCRYPTIONS),
     encrypted_changes: Mapping[str, object] | None = None,
     peer_python: str,
     timeout: float = 600,
@@ -68,17 +69,22 @@ def run(
                 ratios[f"{name} / ours, {task}"] = _seconds(figures) / _seconds(mine)
     if encrypted_rounds:
         ours["agents"] = _agents(clients)
-        figures = _encrypted(codec, clients, encrypted_rounds, encrypted_changes or {}, inline)
+        chosen = {name: each for name, each in ENCRYPTIONS.items() if name in ("none", *encryptions)}
+        figures = _encrypted(codec, clients, encrypted_rounds, chosen, encrypted_changes or {}, inline)
         ours[f"encrypted, {codec}"] = figures
-        seconds = {name: _seconds(cast(Figures, figures[name])) for name in ENCRYPTIONS}
-        work = {name: float(str(cast(Figures, figures[name])["cpu_seconds"])) for name in ENCRYPTIONS}
-        ratios[f"committee / hybrid, CPU seconds, {codec}"] = work["committee"] / work["hybrid"]
+        seconds = {name: _seconds(cast(Figures, figures[name])) for name in chosen}
+        work = {name: float(str(cast(Figures, figures[name])["cpu_seconds"])) for name in chosen}
+        if "committee" in work and "hybrid" in work:
+            ratios[f"committee / hybrid, CPU seconds, {codec}"] = work["committee"] / work["hybrid"]
         for name in ("hybrid", "paillier", "committee"):
+            if name not in chosen:
+                continue
             ratios[f"{name} / plain round, {codec}"] = seconds[name] / seconds["none"]
             ratios[f"{name} / plain round, CPU seconds, {codec}"] = work[name] / work["none"]
-            ratios[f"{name} / plain round trained by torch, {codec}"] = (
-                seconds[name] / seconds["none, trained by torch"]
-            )
+            if "none, trained by torch" in chosen:
+                ratios[f"{name} / plain round trained by torch, {codec}"] = (
+                    seconds[name] / seconds["none, trained by torch"]
+                )
         # The agents' seconds are of one core, a round's of all.
         ratios[f"agents / plain round, {codec}"] = _seconds(ours["agents"]) / cores() / seconds["none"]
     what = {
@@ -246,12 +252,19 @@ def _agents(clients: int, rounds: int = 40) -> Figures:
     return {"round_seconds": statistics.median(seconds[rounds // 2 :]), "clients": clients}
 
 
-def _encrypted(codec: str, clients: int, rounds: int, changes: Mapping[str, object], inline: bool) -> Figures:
+def _encrypted(
+    codec: str,
+    clients: int,
+    rounds: int,
+    encryptions: Mapping[str, Mapping[str, object]],
+    changes: Mapping[str, object],
+    inline: bool,
+) -> Figures:
     """The default run, plain and encrypted, round by round in turn: the same epochs and the same model."""
     both = {"clients": clients, "rounds": rounds, "crypto.codec": codec}
     configs = {
         name: override(RunConfig(), {**both, **changes, **encryption})
-        for name, encryption in ENCRYPTIONS.items()
+        for name, encryption in encryptions.items()
     }
     err.print(f"the default run, codec {codec}, in turn: {'; '.join(configs)}")
     runs = dict(zip(configs, _our_runs(list(configs.values()), inline), strict=True))

@@ -49,7 +49,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--clients", type=_numbers, metavar="N[,N]", help="scale: the sizes of the federations"
     )
-    parser.add_argument("--tasks", metavar="T[,T]", help="round, target: the tasks")
+    parser.add_argument(
+        "--tasks", metavar="T[,T]", help="round, target: the tasks; round '': encrypted rounds only"
+    )
+    parser.add_argument(
+        "--encryptions",
+        metavar="E[,E]",
+        help="round: which encrypted rounds, of hybrid, paillier and committee (default: all)",
+    )
+    parser.add_argument("--rounds", type=int, metavar="N", help="round: how many rounds (default: 12)")
     parser.add_argument(
         "--peer-python",
         default=sys.executable,
@@ -98,13 +106,20 @@ def _aggregation(args: argparse.Namespace) -> "BenchResult":
 def _round(args: argparse.Namespace) -> "BenchResult":
     from dapfl.benchmarks import round as round_
 
-    tasks = tuple(args.tasks.split(",")) if args.tasks else round_.TASKS
-    rounds = 3 if args.quick else 12
+    tasks = round_.TASKS if args.tasks is None else tuple(filter(None, args.tasks.split(",")))
+    encryptions = tuple(args.encryptions.split(",")) if args.encryptions else tuple(round_.ENCRYPTIONS)
+    unknown = [name for name in encryptions if name not in round_.ENCRYPTIONS]
+    if unknown:
+        raise ConfigError(f"No rounds are encrypted by '{unknown[0]}': choose hybrid, paillier or committee.")
+    rounds = args.rounds or (3 if args.quick else 12)
+    if rounds < 2:
+        raise ConfigError("The first round is not counted: there must be at least 2.")
     return round_.run(
         tasks=tasks,
         rounds=rounds,
         encrypted_rounds=rounds,
         codec=args.codec,
+        encryptions=encryptions,
         peer_python=args.peer_python,
     )
 
