@@ -32,8 +32,20 @@ def good_calls(name: str) -> dict[str, list[Any]]:
     each_scale = np.zeros(3 * limbs, np.uint64)
     return {
         "lane_powers": [name, 3, rings, rows, 16, exponents, 2, rows, 16, wide.copy()],
-        "lane_quotients": [name, 3, rings, rows, 16, secret, 16, each_scale, rows.copy(), rows.copy()],
-        "powers": [name, constants, rows, 16, b"\x05", False, rows, 16, scales, wide.copy()],
+        "lane_quotients_residues": [
+            name,
+            3,
+            rings,
+            rows,
+            16,
+            secret,
+            16,
+            each_scale,
+            rows.copy(),
+            rows.copy(),
+        ],
+        "powers": [name, constants, rows, 16, b"\x05", rows, 16, scales, wide.copy()],
+        "public_powers": [name, constants, rows, 16, b"\x05", wide.copy()],
         "quotients": [
             name,
             constants,
@@ -75,7 +87,7 @@ def test_every_wrong_number_is_refused(name: str) -> None:
     for function, arguments in good_calls(name).items():
         call = getattr(native._native, function)
         for index, argument in enumerate(arguments):
-            if isinstance(argument, int) and not isinstance(argument, bool):
+            if isinstance(argument, int):
                 for other in (-(2**62), -1, 0, argument + 1, 3 * argument + 1, 2**40, 2**62):
                     with pytest.raises(ValueError, match="wrong size"):
                         call(*arguments[:index], other, *arguments[index + 1 :])

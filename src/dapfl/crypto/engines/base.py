@@ -146,7 +146,7 @@ class Ring(ABC):
         bases = check_rows(bases, 2 * self.modulus_bytes, "Bases")
         if exponent < 1:
             raise CryptoError("An exponent must be positive.")
-        return self._powers(bases, exponent, None, 1, known=True)
+        return self._public_powers(bases, exponent)
 
     def residue_powers(self, bases: Rows, exponent: int) -> Rows:
         """base^exponent modulo the root, for a secret exponent and bases that anyone may have chosen.
@@ -215,9 +215,10 @@ class Ring(ABC):
         return check_rows(messages, 2 * self.root_bytes, "Messages")
 
     @abstractmethod
-    def _powers(
-        self, bases: Rows, exponent: int, messages: Rows | None, scale: int, *, known: bool = False
-    ) -> Rows: ...
+    def _powers(self, bases: Rows, exponent: int, messages: Rows | None, scale: int) -> Rows: ...
+
+    def _public_powers(self, bases: Rows, exponent: int) -> Rows:
+        return self._powers(bases, exponent, None, 1)
 
     @abstractmethod
     def _residue_powers(self, bases: Rows, exponent: int) -> Rows: ...

@@ -54,9 +54,7 @@ class GmpRing(Ring):
         self._root, self._modulus = mpz(root), mpz(root * root)
         self._blinding = mpz(0)
 
-    def _powers(
-        self, bases: Rows, exponent: int, messages: Rows | None, scale: int, *, known: bool = False
-    ) -> Rows:
+    def _powers(self, bases: Rows, exponent: int, messages: Rows | None, scale: int) -> Rows:
         def work(rows: slice) -> Rows:
             powers = gmpy2.powmod_base_list(_numbers(bases[rows]), exponent, self._modulus)
             return self._rows(powers, None if messages is None else messages[rows], scale)

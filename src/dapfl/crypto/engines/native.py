@@ -138,9 +138,7 @@ class NativeRing(Ring):
             self._scales[scale] = np.concatenate([self.words(number) for number in numbers])
         return self._scales[scale]
 
-    def _powers(
-        self, bases: Rows, exponent: int, messages: Rows | None, scale: int, *, known: bool = False
-    ) -> Rows:
+    def _powers(self, bases: Rows, exponent: int, messages: Rows | None, scale: int) -> Rows:
         def fill(rows: slice, out: Rows) -> None:
             part = None if messages is None else messages[rows]
             width = 0 if messages is None else messages.shape[1]
@@ -150,12 +148,21 @@ class NativeRing(Ring):
                 bases[rows],
                 bases.shape[1],
                 _bytes(exponent),
-                known,
                 part,
                 width,
                 self._scale(scale),
                 out,
             )
+
+        return _filled(fill, len(bases), self.modulus_bytes, self.lanes)
+
+    def _public_powers(self, bases: Rows, exponent: int) -> Rows:
+        if not hasattr(_native, "public_powers"):
+            return self._powers(bases, exponent, None, 1)  # an older extension
+
+        def fill(rows: slice, out: Rows) -> None:
+            width = bases.shape[1]
+            _native.public_powers(self.backend, self.constants, bases[rows], width, _bytes(exponent), out)
 
         return _filled(fill, len(bases), self.modulus_bytes, self.lanes)
 
@@ -257,7 +264,7 @@ class NativeRing(Ring):
 
 def share_lanes(rings: Sequence[Ring]) -> TypeGuard[Sequence[NativeRing]]:
     """Whether numbers of these rings can share lanes: same engine, same sizes, more than one ring."""
-    if not hasattr(_native, "lane_powers"):
+    if not hasattr(_native, "lane_quotients_residues"):
         return False  # an extension that was built before the last change of its sources
     shapes = {ring.shape if isinstance(ring, NativeRing) else None for ring in rings}
     return len(rings) > 1 and len(shapes) == 1 and None not in shapes
@@ -293,7 +300,7 @@ def lane_quotients(
     residues = np.empty((len(rings), first.root_bytes), np.uint8)
 
     def fill(rows: slice, out: Rows) -> None:
-        _native.lane_quotients(
+        _native.lane_quotients_residues(
             first.backend,
             len(out),
             constants[rows],

@@ -142,15 +142,14 @@ static PyObject *backends(PyObject *self, PyObject *unused) {
     return list;
 }
 
-/* powers(backend, ring, bases, width, exponent, known, messages, message_width, scales, out) */
+/* powers(backend, ring, bases, width, exponent, messages, message_width, scales, out) */
 static PyObject *powers(PyObject *self, PyObject *args) {
     (void)self;
     const char *name;
     Py_buffer v[6] = {0};
     Py_ssize_t width, message_width;
-    int known;
-    if (!PyArg_ParseTuple(args, "sy*y*ny*pz*nz*w*", &name, &v[0], &v[1], &width, &v[2], &known, &v[3], &message_width,
-                          &v[4], &v[5]))
+    if (!PyArg_ParseTuple(args, "sy*y*ny*z*nz*w*", &name, &v[0], &v[1], &width, &v[2], &v[3], &message_width, &v[4],
+                          &v[5]))
         return NULL;
     const backend *b = find_backend(name);
     ring r;
@@ -161,9 +160,28 @@ static PyObject *powers(PyObject *self, PyObject *args) {
               (bits = exponent_bits(&v[2])) && read_messages(&v[3], message_width, &v[4], count, &r, &m) &&
               check_rows(&v[5], count, r.modulus_bytes, &r, 2, "out");
     if (ran)
-        WITHOUT_LOCK(status = b->powers(&r, count, (rows){v[1].buf, (size_t)width}, v[2].buf, bits, known, m,
-                                        v[5].buf));
+        WITHOUT_LOCK(status = b->powers(&r, count, (rows){v[1].buf, (size_t)width}, v[2].buf, bits, 0, m, v[5].buf));
     return finish(ran, status, v, 6);
+}
+
+/* public_powers(backend, ring, bases, width, exponent, out) */
+static PyObject *public_powers(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *name;
+    Py_buffer v[4] = {0};
+    Py_ssize_t width;
+    if (!PyArg_ParseTuple(args, "sy*y*ny*w*", &name, &v[0], &v[1], &width, &v[2], &v[3])) return NULL;
+    const backend *b = find_backend(name);
+    ring r;
+    const messages none = {{NULL, 0}, NULL};
+    size_t count = width > 0 ? (size_t)v[1].len / (size_t)width : 0, bits = 0;
+    int status = 0;
+    int ran = b && read_ring(&v[0], &r) && check_rows(&v[1], count, width, &r, MAX_CHUNKS, "bases") &&
+              (bits = exponent_bits(&v[2])) && check_rows(&v[3], count, r.modulus_bytes, &r, 2, "out");
+    if (ran)
+        WITHOUT_LOCK(status = b->powers(&r, count, (rows){v[1].buf, (size_t)width}, v[2].buf, bits, 1, none,
+                                        v[3].buf));
+    return finish(ran, status, v, 4);
 }
 
 /* quotients(backend, ring, bases, width, exponent, scale, out) -> index of the first base that is no unit, or count */
@@ -359,8 +377,8 @@ static PyObject *lane_powers(PyObject *self, PyObject *args) {
     return finish(ran, status, v, 5);
 }
 
-/* lane_quotients(backend, count, rings, bases, width, exponents, exponent_width, scales, out, residues) */
-static PyObject *lane_quotients(PyObject *self, PyObject *args) {
+/* lane_quotients_residues(backend, count, rings, bases, width, exponents, exponent_width, scales, out, residues) */
+static PyObject *lane_quotients_residues(PyObject *self, PyObject *args) {
     (void)self;
     const char *name;
     Py_buffer v[6] = {0};
@@ -388,10 +406,12 @@ static PyObject *lane_quotients(PyObject *self, PyObject *args) {
 static PyMethodDef METHODS[] = {
     {"backends", backends, METH_NOARGS, "(name, lanes) of each backend that this CPU can run"},
     {"powers", powers, METH_VARARGS, "powers of many bases with one exponent"},
+    {"public_powers", public_powers, METH_VARARGS, "powers with one exponent that anyone may know"},
     {"residue_powers", residue_powers, METH_VARARGS, "powers of many bases with one exponent, modulo the root"},
     {"quotients", quotients, METH_VARARGS, "L(base^exponent)*scale of many bases"},
     {"lane_powers", lane_powers, METH_VARARGS, "powers with a ring, an exponent and a message for each row"},
-    {"lane_quotients", lane_quotients, METH_VARARGS, "quotients with a ring, an exponent and a scale for each row"},
+    {"lane_quotients_residues", lane_quotients_residues, METH_VARARGS,
+     "quotients with a ring, an exponent and a scale for each row, and the powers modulo the roots"},
     {"build_table", build_table, METH_VARARGS, "a table of powers of one base"},
     {"table_powers", table_powers, METH_VARARGS, "powers of one base with many exponents"},
     {"power_product", power_product, METH_VARARGS, "one product of powers of many bases with public exponents"},
