@@ -96,6 +96,10 @@ VIOLATIONS = Column("violations", "violations", total(lambda row: row.violations
 REJECTED = Column("rejected", "rejected", total(lambda row: row.rejected), decimals(0))
 WASTED_EPOCHS = Column("wasted_epochs", "wasted epochs", total(lambda row: row.wasted_epochs), decimals(0))
 EPOCHS = Column("epochs", "epochs", total(lambda row: row.epochs), decimals(0))
+TRIAL_EPOCHS = Column("trial_epochs", "trial epochs", total(measures.trial_epochs), decimals(0))
+IN_COHORT = Column[Run](
+    "in_cohort", "contributions in C(t) %", lambda run: measures.accepted_share(run.rounds), percent
+)
 SIMULATED_TIME = Column(
     "simulated_seconds", "simulated time", total(lambda row: row.simulated_seconds), duration
 )
@@ -112,14 +116,21 @@ def own_metrics(runs: Sequence[Run]) -> tuple[Column[Run], ...]:
     return tuple(Column(name, name, partial(measures.final_metric, name), decimals(4)) for name in names)
 
 
-COST = (VIOLATIONS, REJECTED, WASTED_EPOCHS, EPOCHS, SIMULATED_TIME, BYTES_UP, BYTES_DOWN)
-"""What a run lost and spent: sums over all rounds and clients."""
+COST = (
+    IN_COHORT,
+    VIOLATIONS,
+    REJECTED,
+    WASTED_EPOCHS,
+    TRIAL_EPOCHS,
+    EPOCHS,
+    SIMULATED_TIME,
+    BYTES_UP,
+    BYTES_DOWN,
+)
+"""What a run lost and spent: but for the share of contributions, sums over all rounds and clients."""
 
 # For the page and the closing table of a run. They are not columns of results.csv, which holds their parts.
 PARTICIPANTS = Column("participants", "contributions", total(lambda row: row.participants), decimals(0))
-IN_COHORT = Column[Run](
-    "in_cohort", "contributions in C(t) %", lambda run: measures.accepted_share(run.rounds), percent
-)
 TRAFFIC = Column("bytes", "traffic", total(lambda row: row.bytes_up + row.bytes_down), size)
 DURATION = Column("seconds", "duration of a run", total(lambda row: row.seconds.get("total", 0.0)), duration)
 

@@ -14,7 +14,7 @@ from dapfl.reporting.curves import Curve
 from dapfl.reporting.palette import Ink
 from dapfl.system.files import replacing
 
-_DASHES = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1, 1.5)), "dashdot": "-.", "longdash": (0, (9, 3))}
+DASHES = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1, 1.5)), "dashdot": "-.", "longdash": (0, (9, 3))}
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
@@ -69,7 +69,7 @@ def line(axes: Axes, curve: Curve, ink: Ink, label: str, band: bool = True) -> N
     """A curve over rounds, counted from 1, with a band of one standard deviation."""
     rounds = np.arange(1, len(curve.mean) + 1)
     marker = "o" if len(rounds) == 1 else ""
-    style = {"color": ink.light, "linewidth": ink.width, "linestyle": _DASHES[ink.dash]}
+    style = {"color": ink.light, "linewidth": ink.width, "linestyle": DASHES[ink.dash]}
     axes.plot(rounds, curve.mean, label=label, marker=marker, **style)  # type: ignore[arg-type]
     if band and np.nanmax(curve.sd, initial=0.0) > 0:
         low, high = curve.mean - curve.sd, curve.mean + curve.sd

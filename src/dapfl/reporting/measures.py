@@ -259,6 +259,12 @@ def total(quantity: Callable[[RoundRecord], float | None]) -> Callable[[Run], fl
     return summed
 
 
+def trial_epochs(row: RoundRecord) -> float | None:
+    """The epochs of a round that clients spent on trials of learning rates; None if no client told."""
+    known = [client.trial_epochs for client in row.clients if client.trial_epochs is not None]
+    return sum(known) if known else None
+
+
 def capability_of(rounds: Iterable[RoundRecord]) -> dict[int, float]:
     """The capability of each client that ever reported it: a refused upload reports nothing."""
     return {

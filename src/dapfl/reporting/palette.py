@@ -30,6 +30,7 @@ _SETTINGS = {
     "fixed": Ink("#5b6675", "#a5b0be", "dash"),
     "fixed-capped": Ink("#5b6675", "#a5b0be", "dash"),
     "cosine-capped": Ink("#5b6675", "#a5b0be", "dashdot"),
+    "probe-capped": Ink("#0b6e5f", "#5fc9b6", "longdash"),
     "delta-sgd": Ink("#4a3f9f", "#a8a0ee", "dashdot"),
     "dog-capped": Ink("#8f2f4f", "#ef93ae", "longdash"),
     "fedadam-capped": Ink("#2f6b2a", "#86c97f", "dashdot"),
@@ -38,7 +39,7 @@ _SETTINGS = {
 _SPARE = (
     Ink("#7d5a86", "#c7a3d1", "longdash"),
     Ink("#4f7400", "#a9cf52", "longdash"),
-    Ink("#0b6e5f", "#5fc9b6", "dashdot"),
+    Ink("#7a3b12", "#d9a47c", "dashdot"),
 )
 _RAMP = (
     Ink("#0f3f94", "#b5d2ff"),

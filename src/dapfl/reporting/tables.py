@@ -142,7 +142,8 @@ def spending(groups: Sequence[Group]) -> Table:
         "Cost of the whole run",
         ("setting", *(column.title for column in COST)),
         tuple((group.label, *(column.cell(group.runs) for column in COST)) for group in groups),
-        "Sums over all rounds and clients. A violation is a plan that cost more than the client's budget.",
+        "Sums over all rounds and clients; trials are among the epochs. A violation is a plan that cost more"
+        " than the client's budget.",
     )
 
 
