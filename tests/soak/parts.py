@@ -49,25 +49,21 @@ def faults(counts: Counts) -> None:
             decryption=decryption,
             one_exchange_per_round=bool(each),
         )
-    counts.add(
-        "faults",
-        faults=sum(tally.faults.values()),
-        kinds=tally.faults,
-        runs=tally.runs,
-        rounds=tally.rounds,
-        lost_rounds=tally.lost_rounds,
-        named=tally.rejections,
-    )
+    _add_faults(counts, "faults", tally)
     counts.largest("faults", memory_megabytes=megabytes())
-    counts.problems += tally.problems
 
 
 def processes(counts: Counts) -> None:
     """Faults of real processes: the local engine, and every third time Flower."""
     tally, number = FaultTally(), counts.batch("processes")
     run_processes(tally, number, "flower" if number % 3 == 2 else "local")
+    _add_faults(counts, "processes", tally)
+
+
+def _add_faults(counts: Counts, part: str, tally: FaultTally) -> None:
+    """What was done to the runs of a part, and what came of it."""
     counts.add(
-        "processes",
+        part,
         faults=sum(tally.faults.values()),
         kinds=tally.faults,
         runs=tally.runs,
