@@ -131,7 +131,7 @@ class OptimiserConfig(_Config, frozen=True, kw_only=True):
 class ServerStepConfig(_Config, frozen=True, kw_only=True):
     """How the next model follows from the average (`dapfl.federation.global_model.server_step`)."""
 
-    kind: Literal["average", "fedadam"] = "average"  # the paper's, or FedAdam
+    kind: Literal["average", "normalised", "fedadam"] = "average"  # the paper's, FedNova's, or FedAdam
     rate: Positive = 0.03  # FedAdam: its learning rate
     beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9  # β₁
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.99  # β₂

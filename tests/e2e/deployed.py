@@ -2,6 +2,7 @@
 real but for Flower's network."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from dapfl.learning.tasks import get_task
 from dapfl.randomness import stream
 from dapfl.runs.results import read_run
 from dapfl.runs.session import resume, start
+from dapfl.runs.settings import resolve
 
 TASK = Path(__file__).parents[1] / "engines" / "tiny_task.py"
 SAMPLES = 600
@@ -110,7 +112,7 @@ class Folders:
         """The model that the recorded contributions make, computed without keys, messages or faults."""
         config = load(self.server / "config.toml")
         task = get_task(config.task)
-        parameters = parameters_of(config, task_runtime(task))
+        parameters = parameters_of(config, task_runtime(task), resolve(config).policy.server_step)
         suite, learner = OpenServerSuite(parameters.codec), Learner(task, np.arange(SAMPLES))
         model = parameters.initial_model(b"", initial_weights(task, config.seed))
         for record in self.records():
@@ -121,8 +123,10 @@ class Folders:
                 again = ("again", client.repeats) if client.repeats else ()  # what overshot was not sent
                 rng = stream(config.seed, "sgd", client.id, record.round, *again)
                 local = learner.train(model.weights, chosen, rng)
+                steps = chosen.alpha * math.ceil(SAMPLES / chosen.batch_size)
+                numbers = parameters.step.contribution(model, local, steps)
                 references = parameters.references(model)
-                rows.append(parameters.codec.encode(local, SAMPLES, references, None).plaintexts)
+                rows.append(parameters.codec.encode(numbers, SAMPLES, references, None).plaintexts)
             if rows:
                 count = suite.add_counts([encoded_count(SAMPLES, parameters.codec)] * len(rows))
                 sums = suite.add_contributions(rows)

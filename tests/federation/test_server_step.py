@@ -1,5 +1,7 @@
 """Another server step than the paper's: it has a memory, which must reach everyone that has the model."""
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -7,13 +9,14 @@ import pytest
 from dapfl.config import ServerStepConfig
 from dapfl.errors import ProtocolError
 from dapfl.federation.global_model.models import GlobalModel
-from dapfl.federation.global_model.server_step import FedAdam, TakeAverage, server_step
+from dapfl.federation.global_model.server_step import FedAdam, NormalisedAverage, TakeAverage, server_step
 from dapfl.federation.server_state.state_file import StateFile
 from dapfl.hyperparameters import Hyperparameters
+from dapfl.tuning.policy import HyperparameterPolicy, decide
 from tests.federation.small import Dropping, Learner, Small, initial_weights, stream
 
 
-class Momentum:
+class Momentum(TakeAverage):
     """Server momentum (FedAvgM): the memory is the velocity."""
 
     relative = True
@@ -27,7 +30,8 @@ class Momentum:
 
 
 ADAM = FedAdam(ServerStepConfig(kind="fedadam", rate=0.05, tau=0.01), learned=50)  # 10 are statistics
-STEPS = [Momentum(), ADAM]
+NORMALISED = NormalisedAverage(learned=50)
+STEPS = [Momentum(), ADAM, NORMALISED]
 
 CHOSEN = Hyperparameters(eta=0.1, alpha=3, batch_size=32)
 
@@ -164,13 +168,15 @@ def test_every_constant_of_fedadam_matters():
 
 def test_a_configuration_names_its_step():
     assert isinstance(server_step(ServerStepConfig(), 60), TakeAverage)
+    assert server_step(ServerStepConfig(kind="normalised"), 50) == NORMALISED
     assert server_step(ServerStepConfig(kind="fedadam"), 50) == FedAdam(ServerStepConfig(kind="fedadam"), 50)
 
 
+@pytest.mark.parametrize("step", [ADAM, NORMALISED], ids=lambda step: type(step).__name__)
 @pytest.mark.parametrize("codec", ["exact", "compact"])
-def test_fedadam_makes_the_same_model_whoever_decrypts(codec):
+def test_a_step_makes_the_same_model_whoever_decrypts(codec, step):
     def weights(**options):
-        small = Small(step=ADAM, codec=codec, **options)
+        small = Small(step=step, codec=codec, **options)
         assert all(record.participants == 4 and record.rejected == 0 for record in small.play(3))
         return small.federation.weights
 
@@ -178,3 +184,98 @@ def test_fedadam_makes_the_same_model_whoever_decrypts(codec):
     np.testing.assert_array_equal(weights(), plain)
     np.testing.assert_array_equal(weights(one_exchange_per_round=True), plain)
     np.testing.assert_array_equal(weights(decryption="committee"), plain)
+
+
+# Normalised averaging: who takes more steps counts no more ----------------------------------------
+
+
+def fednova(taken: dict[int, int], rounds: int, learned: int = 50) -> tuple[np.ndarray, float]:
+    """FedNova with the mean of the round before, in float64 and weight by weight."""
+    weights, mean = initial_weights().astype(np.float64), 0.0
+    learners = {i: Learner(i) for i in taken}
+    total = sum(learner.sample_count for learner in learners.values())
+    for t in range(rounds):
+        after = np.zeros_like(weights)
+        for i, learner in learners.items():
+            local = learner.train(weights.astype(np.float32), unequal(i), stream(7, "sgd", i, t))
+            factor = min(max(mean / taken[i], 0.25), 4.0) if mean else 1.0
+            for j in range(len(weights)):
+                change = float(local[j]) - weights[j]
+                after[j] += learner.sample_count * (weights[j] + (factor if j < learned else 1) * change)
+        mean = sum(learners[i].sample_count * taken[i] for i in learners) / total
+        weights = after / total
+    return weights, mean
+
+
+def unequal(client: int) -> Hyperparameters:
+    """Clients differ so much that the bound matters."""
+    return Hyperparameters(eta=0.01 * client, alpha=client**3, batch_size=32)
+
+
+class Unequal(HyperparameterPolicy):
+    def choose(self, situation):
+        return decide(unequal(self.client), situation, capped=False)
+
+
+def with_unequal_clients(**options) -> Small:
+    small = Small(**options, budgets=dict.fromkeys(range(1, 5), 200.0))
+    for client, part in small.parts.items():
+        part._training.policy = Unequal(client=client)
+    return small
+
+
+def latest(small: Small) -> GlobalModel:
+    return small.server.memory.history.latest
+
+
+def test_normalised_averaging_is_fednova_with_the_mean_of_the_round_before():
+    small = with_unequal_clients(step=NORMALISED)
+    assert all(record.participants == 4 and record.rejected == 0 for record in small.play(4))
+    taken = {i: unequal(i).alpha * -(-Learner(i).sample_count // 32) for i in small.parts}
+    assert taken == {1: 1, 2: 8, 3: 54, 4: 128}
+    expected, mean = fednova(taken, 4)
+    assert [mean / steps for steps in taken.values()] == pytest.approx([56, 7, 1.04, 0.437], rel=0.01)
+    np.testing.assert_allclose(latest(small).weights, expected, atol=1e-6)
+    assert latest(small).memory.tolist() == pytest.approx([mean], rel=1e-6)
+    plain = with_unequal_clients()
+    plain.play(4)
+    assert np.abs(latest(plain).weights - expected).max() > 0.1
+
+
+def test_clients_that_take_as_many_steps_average_as_ever():
+    small, plain = Small(step=NORMALISED), Small()
+    for each in (small, plain):
+        for part in each.parts.values():
+            part._training.learner.sample_count = 32
+        each.play(3)
+    np.testing.assert_allclose(latest(small).weights, latest(plain).weights, atol=1e-6)
+    assert latest(small).memory.tolist() == [3.0]
+
+
+@pytest.mark.parametrize("mean", [0.0, -0.0, -1.0, 1e-45, 1e-3, 1.0, 1e18, 3e38, np.inf, np.nan])
+@pytest.mark.parametrize("steps", [1, 7, 10**9])
+def test_whatever_others_say_of_their_steps_the_factor_is_bounded(mean, steps):
+    assert 0.25 <= NORMALISED.factor(mean, steps) <= 4
+    model = GlobalModel(b"", initial_weights(), memory=np.float32([mean]))
+    local = initial_weights() + np.float32(0.1)
+    numbers = NORMALISED.contribution(model, local, steps)
+    assert numbers.dtype == np.float32
+    assert numbers[60:].tolist() == [steps]
+    change = numbers[:50] - model.weights[:50]
+    assert 0.0249 < change.min() <= change.max() < 0.401
+    np.testing.assert_array_equal(numbers[50:60], local[50:])  # statistics are not extrapolated
+
+
+@pytest.mark.parametrize("lie", [0.0, -5e18, 1e19])
+@pytest.mark.parametrize("codec", ["exact", "compact"])
+def test_a_client_that_lies_about_its_steps_does_no_more_than_the_bound_allows(codec, lie):
+    class Lying(NormalisedAverage):
+        def contribution(self, current, local, steps):
+            return np.append(local, np.float32(lie))
+
+    small = Small(step=NORMALISED, codec=codec)
+    liar = small.parts[4]._training
+    liar.parameters = replace(liar.parameters, step=Lying(50))
+    assert all(record.participants == 4 and record.rejected == 0 for record in small.play(6))
+    assert 0 <= latest(small).memory[0] < 1e19
+    assert np.abs(latest(small).weights).max() < 4  # targets are drawn from a normal distribution

@@ -42,9 +42,12 @@ def run(task: Task, rounds: int, **setting: object) -> list[RoundRecord]:
         "crypto.encryption": "none",
     }
     config = override(RunConfig(), changes)
-    keys, shared, policy = make_keys(config), Shared(config), resolve(config).policy
+    keys, policy = make_keys(config), resolve(config).policy
+    shared = Shared(config, policy)
     clients = {i: build_client(config, policy, i, None, shared) for i in keys.clients}
-    return list(build_federation(config, "all", None, LocalTransport(clients)).rounds(rounds))
+    transport = LocalTransport(clients)
+    federation = build_federation(config, "all", None, transport, step=policy.server_step)
+    return list(federation.rounds(rounds))
 
 
 def test_a_regression_is_learned_without_an_accuracy() -> None:

@@ -94,7 +94,8 @@ def test_only_the_new_rivals_have_another_optimiser_or_server_step() -> None:
         return {name for name, row in SETTINGS.items() if getattr(row.policy, part).kind != kind}
 
     assert names("optimiser", "sgd") == {"delta-sgd", "dog-capped"}
-    assert names("server_step", "average") == {"fedadam-capped"}
+    assert names("server_step", "average") == {"dap-fl", "fedadam-capped"}
+    assert resolve(RunConfig(setting="dap-fl")).policy.server_step.kind == "normalised"
 
 
 @pytest.mark.parametrize(

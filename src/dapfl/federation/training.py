@@ -131,7 +131,7 @@ class LocalTraining:
             local, loss_after = self._train(t, model, choice, watch, attempt)
         if isinstance(self.resources, MeasuredResources):
             self.resources.record_epochs(watch.seconds["train"], self.gradients_per_step * epochs)
-        encoded = self._encode(local, model, watch)
+        encoded = self._encode(local, choice, model, watch)
         # Weights that cannot be sent have diverged, whatever their loss was.
         outcome = Outcome(completed=True, loss_after=math.inf if isinstance(encoded, str) else loss_after)
         self.policy.observe(outcome)
@@ -192,14 +192,16 @@ class LocalTraining:
         known = epoch is not None and transfer is not None
         return _Spent(after.cost(epochs) if known else None, epoch, transfer)
 
-    def _encode(self, local: Vector, model: GlobalModel, watch: Stopwatch) -> Encoded | NoContribution:
+    def _encode(
+        self, local: Vector, choice: Choice, model: GlobalModel, watch: Stopwatch
+    ) -> Encoded | NoContribution:
         """The contribution, unless training has diverged: such weights cannot be encoded."""
-        codec = self.parameters.codec
+        codec, samples = self.parameters.codec, self.learner.sample_count
+        steps = choice.alpha * math.ceil(samples / choice.batch_size)
         with watch.phase("encode"):
+            numbers = self.parameters.step.contribution(model, local, steps)
             try:
-                encoded = codec.encode(
-                    local, self.learner.sample_count, self.parameters.references(model), self.residual
-                )
+                encoded = codec.encode(numbers, samples, self.parameters.references(model), self.residual)
             except EncodingError as error:
                 log.info("client %d sends nothing: %s", self.client, error)
                 self.divergence = error

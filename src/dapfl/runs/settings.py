@@ -122,7 +122,11 @@ def _self_tuned(optimiser: OptimiserConfig, eta: float) -> PolicyConfig:
 
 
 SETTINGS: dict[str, Setting] = {
-    "dap-fl": Setting("our best agent: η and α free, within the budget", PolicyConfig(), priced=True),
+    "dap-fl": Setting(
+        "our best agent: η and α free, within the budget; normalised averaging",
+        PolicyConfig(server_step=ServerStepConfig(kind="normalised")),
+        priced=True,
+    ),
     "dap-fl-paper": Setting(
         "the paper's agent with its authors' constants, η up to 0.01, no cap",
         PolicyConfig(

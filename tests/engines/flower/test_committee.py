@@ -56,7 +56,8 @@ def client_app(config: RunConfig, keys: Keys, folder: Path) -> ClientApp:
         state.mkdir(exist_ok=True)
 
         def build():
-            return build_client(config, policy, client, keys.clients[client], Shared(config), standalone=True)
+            shared = Shared(config, policy)
+            return build_client(config, policy, client, keys.clients[client], shared, standalone=True)
 
         device = PersistentClient(build, FileStateStore(state))
         return Message(pack(device.answer(unpack(message.content))), reply_to=message)
@@ -77,6 +78,7 @@ def server(
         one_exchange_per_round=True,
         state_file=state_file,
         insiders=keys.insiders,
+        step=resolve(config).policy.server_step,
     )
 
 
@@ -91,9 +93,12 @@ def play(config: RunConfig, folder: Path, kind: type[Simulation] = Simulation):
 
 def elsewhere(config: RunConfig) -> np.ndarray:
     """The model of the same run in one process."""
-    keys, policy, shared = make_keys(config), resolve(config).policy, Shared(config)
+    keys, policy = make_keys(config), resolve(config).policy
+    shared = Shared(config, policy)
     clients = {i: build_client(config, policy, i, keys.clients[i], shared) for i in keys.clients}
-    federation = build_federation(config, "all", keys.server, LocalTransport(clients))
+    federation = build_federation(
+        config, "all", keys.server, LocalTransport(clients), step=policy.server_step
+    )
     assert len(list(federation.rounds(config.rounds))) == config.rounds
     return federation.weights
 

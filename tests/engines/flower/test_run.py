@@ -131,11 +131,17 @@ class Unreliable(LocalTransport):
 
 def reference(config: RunConfig, away: Mapping[int, set[ClientId]]) -> np.ndarray[Any, np.dtype[np.float32]]:
     """The global model of the same run without Flower, some clients missing in some exchanges."""
-    resolved, keys, shared = resolve(config), make_keys(config), Shared(config)
+    resolved, keys = resolve(config), make_keys(config)
+    shared = Shared(config, resolved.policy)
     clients = {i: build_client(config, resolved.policy, i, keys.clients[i], shared) for i in keys.clients}
     transport = Unreliable(clients, away)
     federation = build_federation(
-        config, resolved.selection, keys.server, transport, one_exchange_per_round=True
+        config,
+        resolved.selection,
+        keys.server,
+        transport,
+        one_exchange_per_round=True,
+        step=resolved.policy.server_step,
     )
     for _ in federation.rounds(config.rounds):
         pass

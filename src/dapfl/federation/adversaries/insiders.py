@@ -89,8 +89,8 @@ class NotANumber(Insider):
         """NaN has no encoding, so it can only send a notice without a contribution."""
         parameters = self.network.parameters
         try:
-            weights = np.full(parameters.size, np.nan, np.float32)
             start = parameters.references(parameters.unknown_model())
+            weights = np.full(start.size, np.nan, np.float32)
             rows = parameters.codec.encode(weights, 1, start).plaintexts
         except EncodingError:
             return Notice(context, call, digest(b"W"), "diverged", b"")

@@ -32,7 +32,20 @@ class PublicParameters:
     @property
     def contribution_rows(self) -> int:
         """The number of plaintexts, and ciphertexts, of a contribution."""
-        return self.codec.plaintext_count(self.size, wide_size(self.segments))
+        segments = self.contributed
+        return self.codec.plaintext_count(segments[-1].stop, wide_size(segments))
+
+    @property
+    def contributed(self) -> tuple[Segment, ...]:
+        """The tensors of a contribution: the weights, and what the server step has clients measure.
+
+        A measured number may be of any size, so it is wide.
+        """
+        measured = (
+            Segment(name, place, place + 1, nonnegative=True, wide=True)
+            for place, name in enumerate(self.step.measured, self.size)
+        )
+        return (*self.segments, *measured)
 
     @property
     def relative(self) -> bool:
@@ -49,7 +62,13 @@ class PublicParameters:
 
     def references(self, model: GlobalModel) -> ReferenceModels:
         """What the codec is told about the model that contributions start from."""
-        return ReferenceModels(model.weights, model.previous, self.segments)
+        more = np.zeros(len(self.step.measured), np.float32)  # measured anew, relative to nothing
+        current, previous = (
+            weights if weights is None or not more.size else np.concatenate([weights, more])
+            for weights in (model.weights, model.previous)
+        )
+        assert current is not None, "a model has weights"
+        return ReferenceModels(current, previous, self.contributed)
 
     @property
     def contents_bytes(self) -> int:
