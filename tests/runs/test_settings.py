@@ -126,7 +126,7 @@ def test_policy_of_ones_own_is_a_setting_by_its_reference() -> None:
 
 def test_price_reaches_the_agent() -> None:
     assert resolve(RunConfig(price=0.05)).policy.agent.price == 0.05
-    assert resolve(RunConfig()).policy.agent == AgentConfig()
+    assert resolve(RunConfig()).policy.agent == AgentConfig(steps=0)
 
 
 def test_the_papers_agent_has_none_of_our_parts() -> None:

@@ -124,7 +124,8 @@ def _self_tuned(optimiser: OptimiserConfig, eta: float) -> PolicyConfig:
 SETTINGS: dict[str, Setting] = {
     "dap-fl": Setting(
         "our best agent: η and α free, within the budget; normalised averaging",
-        PolicyConfig(server_step=ServerStepConfig(kind="normalised")),
+        # Learning during the run has shown no gain with this averaging (docs/tuning.md).
+        PolicyConfig(agent=AgentConfig(steps=0), server_step=ServerStepConfig(kind="normalised")),
         priced=True,
     ),
     "dap-fl-paper": Setting(
