@@ -1,14 +1,16 @@
-"""Under load: what hostile uploads cost an honest round.
+"""Under load: what hostile messages cost an honest round, on the way by which engines bring replies to CS.
 
 All clients and CS live in one process, and CPU time is measured, which other programs on the machine change
-little. On two cores the clients share the cores, while CS opens uploads on one of them: so the CPU time
-that hostile uploads take is compared with half of that of an honest round.
+little. Every second round some enrolled clients and many strangers flood CS; in the others they are silent.
+On two cores the clients share the cores, while CS opens uploads on one of them: so the CPU time that hostile
+messages take is compared with half of that of an honest round.
 """
 
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,152 +18,134 @@ import msgspec
 import numpy as np
 
 from dapfl.config import RunConfig, override
-from dapfl.crypto.envelope import envelope_named
-from dapfl.engines.inline import InlineEngine
-from dapfl.federation.keys.bundles import load_bundles
-from dapfl.federation.messages import (
-    VERSION,
-    Delivery,
-    Sealed,
-    Signed,
-    Upload,
-    associated_data,
-    encode,
-)
-from dapfl.federation.protection.paillier import PaillierClientSuite
-from dapfl.federation.transport import Exchange
+from dapfl.federation.messages import VERSION, Delivery, Sealed, Signed, Upload, associated_data, encode
+from dapfl.federation.transport import Arrival, ClientId, Exchange
 from dapfl.runs.session import start
 from tests.soak.hostile import altered
 
-FIRST = 2  # the first round that is attacked
-KINDS = ("altered on the way", "of the round before", "signed by another", "signed, of another size")
+FLOODERS = 5  # enrolled clients that send nothing but hostile messages, in attacked rounds
+STRANGERS = 10**6  # ids from here on are nobody's
+LOOKED_AT = 20  # messages of each kind that are opened one by one, to see what that would take
+KINDS = ("of strangers", "malformed", "signed", "again")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Load:
-    """CPU seconds of an honest round, and of the hostile uploads of a round."""
+    """Seconds of CPU: of whole honest rounds, and of CS in rounds without and with a flood."""
 
-    honest: float
-    hostile: float
-    uploads: int
-    upload_bytes: int
-    refused: dict[str, int]
+    messages: int
+    honest: list[float] = field(default_factory=list)
+    calm: list[float] = field(default_factory=list)
+    flooded: list[float] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    opened: dict[str, float] = field(default_factory=dict)  # what it takes to open one of each kind
 
     @property
     def slowdown(self) -> float:
-        """By how much the uploads prolong a round on two cores."""
-        return self.hostile / (self.honest / 2)
+        """By how much the flood prolongs a round on two cores."""
+        more = float(np.median(self.flooded) - np.median(self.calm))
+        return max(more, 0.0) / (float(np.median(self.honest)) / 2)
 
 
-def hostile_uploads(task: str, count: int, *, clients: int = 20, rounds: int = 4, **changes: Any) -> Load:
-    """Rounds of a task at the default key size; from the third on each gets `count` hostile uploads."""
-    config = override(
-        RunConfig(),
-        {
-            "task": task,
-            "setting": "fixed-capped",
-            "eta": 0.05,
-            "alpha": 1,
-            "clients": clients,
-            "rounds": rounds,
-            **changes,
-        },
-    )
-    honest: list[float] = []
-    hostile: list[float] = []
-    refused: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as folder, start(config, Path(folder) / "run", inline=True) as session:
-        federation: Any = session._federation
-        server, engine = federation._server, cast(Any, session._engine)
-        _, bundles = load_bundles(Path(folder) / "run" / "keys")
-        suites = {
-            client: PaillierClientSuite(
-                bundle, envelope_named(config.crypto.envelope), server._parameters.codec
-            )
-            for client, bundle in bundles.items()
-        }
-        kept: dict[int, bytes] = {}  # what clients have uploaded in the round before
-        attacked: set[int] = set()
-        aside = 0.0  # CPU seconds of this round that are not those of an honest one
+class Flood:
+    """A transport over which hostile messages come among the honest ones, every second round."""
 
-        def exchange(messages: Any, timeout: float, *_: Any) -> Exchange:
-            nonlocal aside
-            if server.round >= FIRST and server.round not in attacked:
-                attacked.add(server.round)
-                began = time.process_time()
-                attempts = _uploads(server, suites, kept, count)
-                rejected, made = len(server.rejections), time.process_time()
-                for client, data in attempts:
-                    server.receive(client, data)
-                hostile.append(time.process_time() - made)
-                refused.update(rejection.reason for rejection in server.rejections[rejected:])
-                aside = time.process_time() - began
-            replies, failures = InlineEngine.exchange(engine, messages, timeout)
-            if server.round not in uploads:
-                uploads.add(server.round)
-                kept.update(replies)
-            return Exchange(replies, failures)
+    def __init__(self, engine: Any, server: Any, honest: int, messages: int) -> None:
+        self.engine, self.server, self.messages = engine, server, messages
+        self.honest = range(1, honest + 1)
+        self.rng = np.random.default_rng(0)
+        self.kept: dict[ClientId, bytes] = {}  # the last upload of each client
+        self.clients, self.attackers = 0.0, 0.0  # seconds that were theirs
 
-        uploads: set[int] = set()
-        engine.exchange = exchange
+    def exchange(self, messages: Mapping[ClientId, bytes], timeout: float, arrived: Arrival) -> Exchange:
+        """Clients are called one after the other. The flooders take part in the first round only."""
         began = time.process_time()
-        for _ in session:
-            honest.append(time.process_time() - began - aside)
-            began, aside = time.process_time(), 0.0
-        size = max(map(len, kept.values()))
-    assert sum(refused.values()) == count * len(hostile), "a hostile upload was taken"
-    return Load(float(np.median(honest[1:])), float(np.median(hostile)), count, size, dict(refused))
+        playing = [client for client in messages if client in self.honest or self.server.round == 0]
+        replies = {client: self.engine.clients[client].handle(messages[client]) for client in playing}
+        self.clients += time.process_time() - began
+        events = list(replies.items())
+        if is_flooded(self.server.round) and not self.server.memory.ledger.closed:
+            began = time.process_time()
+            events += [event for kind in KINDS[:-1] for event in self.attack(kind)]
+            self.rng.shuffle(cast(Any, events))
+            events += self.attack(KINDS[-1])  # after the first: nobody else speaks in a client's name
+            self.attackers += time.process_time() - began
+        self.kept.update(replies)
+        for client, data in events:
+            arrived(client, data)
+        return Exchange({}, {client: "offline" for client in messages if client not in replies})
+
+    def attack(self, kind: str) -> list[tuple[ClientId, bytes]]:
+        """A fourth of the messages."""
+        flooders = [client for client in self.kept if client not in self.honest]
+        signed = {client: self.resized(client) for client in flooders} if kind == "signed" else {}
+        made: list[tuple[ClientId, bytes]] = []
+        for number in range(self.messages // len(KINDS)):
+            client = flooders[number % len(flooders)]
+            data = self.kept[client]
+            match kind:
+                case "of strangers":
+                    made.append((STRANGERS + number, data))
+                case "malformed":
+                    made.append((client, altered(data, self.rng, [data])[: len(data)]))
+                case "signed":
+                    made.append((client, signed[client]))
+                case _:
+                    client = self.honest[number % len(self.honest)]
+                    made.append((client, self.kept[client]))
+        return made
+
+    def resized(self, client: ClientId) -> bytes:
+        """This client's last upload, for the open round, with a contribution that is one row short."""
+        suite, parts = self.engine.clients[client]._suite, []
+        for signed, body in self.server.opened(client, self.kept[client]):
+            if isinstance(body, Upload):
+                context = msgspec.structs.replace(body.context, round=self.server.round)
+                short = body.contribution[: -self.server.row_bytes]
+                changed = encode(msgspec.structs.replace(body, context=context, contribution=short))
+                parts.append(Signed(changed, suite.sign(changed)))
+            else:
+                parts.append(signed)
+        delivery = encode(Delivery(VERSION, tuple(parts)))
+        box = suite.seal(delivery, associated_data(self.server._federation, client))
+        return encode(Sealed(VERSION, client, box))
 
 
-def _uploads(server: Any, suites: Any, kept: dict[int, bytes], count: int) -> list[tuple[int, bytes]]:
-    """A quarter of each kind."""
-    rng, made = np.random.default_rng(0), []
-    clients = list(kept)
-    opened = {client: server.opened(client, data) for client, data in kept.items()}
-    for number in range(count):
-        client = clients[number % len(clients)]
-        other = clients[(number + 1) % len(clients)]
-        data = kept[client]
-        match number // len(clients) % len(KINDS):
-            case 0:
-                made.append((client, altered(data, rng, [data])[: len(data)]))
-            case 1:
-                made.append((client, data))
-            case 2:
-                parts = tuple(Signed(signed.body, suites[other].sign(b"x")) for signed, _ in opened[client])
-                made.append((client, _sealed(server, suites[client], client, parts)))
-            case _:
-                made.append(
-                    (
-                        client,
-                        _sealed(
-                            server, suites[client], client, _resized(server, suites[client], opened[client])
-                        ),
-                    )
-                )
-    return made
+def is_flooded(t: int) -> bool:
+    """Whether a round is attacked: the third, the fifth, ..."""
+    return t > 0 and t % 2 == 0
 
 
-def _resized(server: Any, suite: Any, opened: Any) -> tuple[Signed, ...]:
-    """This client's last upload, for the open round, with a contribution that is one row short."""
-    parts = []
-    for signed, body in opened:
-        if isinstance(body, Upload):
-            context = msgspec.structs.replace(body.context, round=server.round)
-            changed = encode(
-                msgspec.structs.replace(
-                    body, context=context, contribution=body.contribution[: -server.row_bytes]
-                )
-            )
-            parts.append(Signed(changed, suite.sign(changed)))
-        else:
-            parts.append(signed)
-    return tuple(parts)
-
-
-def _sealed(server: Any, suite: Any, client: int, parts: tuple[Signed, ...]) -> bytes:
-    box = suite.seal(encode(Delivery(VERSION, parts)), associated_data(server._federation, client))
-    return encode(Sealed(VERSION, client, box))
+def hostile_messages(task: str, count: int, *, clients: int = 20, rounds: int = 9, **changes: Any) -> Load:
+    """Rounds of a task at the default key size; every second one from the third on is flooded."""
+    settings = {"setting": "fixed-capped", "eta": 0.05, "alpha": 1, "clients": clients + FLOODERS}
+    config = override(RunConfig(), {"task": task, "rounds": rounds, **settings, **changes})
+    load = Load(count)
+    with tempfile.TemporaryDirectory() as folder, start(config, Path(folder) / "run", inline=True) as session:
+        federation, engine = cast(Any, session._federation), cast(Any, session._engine)
+        flood = Flood(engine, federation._server, clients, count)
+        federation._transport = flood
+        began = time.process_time()
+        for record in session:
+            total = time.process_time() - began - flood.attackers
+            of_server = total - flood.clients
+            flood.clients = flood.attackers = 0.0
+            assert set(record.cohort) >= set(flood.honest), record.rejections
+            if is_flooded(record.round):
+                assert set(record.cohort) == set(flood.honest), "a hostile upload was taken"
+                load.flooded.append(of_server)
+                load.refused.update(rejection.reason for rejection in record.rejections)
+            elif record.round:
+                load.honest.append(total)
+                load.calm.append(of_server)
+            began = time.process_time()
+        for kind in KINDS:
+            messages = flood.attack(kind)[:LOOKED_AT]
+            began = time.process_time()
+            for message in messages:
+                federation._server.open_each([message])
+            load.opened[kind] = (time.process_time() - began) / len(messages)
+    return load
 
 
 if __name__ == "__main__":
@@ -174,5 +158,5 @@ if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
     set_threads(1)
     for name in sys.argv[1:]:
-        load = hostile_uploads(name, 1000)
+        load = hostile_messages(name, 1000)
         print(name, json.dumps(vars(load)), f"slowdown {load.slowdown:.3f}", flush=True)

@@ -1,12 +1,18 @@
 """The short form of scripts/soak."""
 
+from pathlib import Path
+
 import pytest
 
+from dapfl.federation.server.central_server import CentralServer
 from tests.federation.small import Small
 from tests.soak.faults import FaultTally, run_with_faults
 from tests.soak.hostile import Tally, attack
+from tests.soak.load import FLOODERS, KINDS, LOOKED_AT, hostile_messages
 from tests.soak.scenes import SCENES
 from tests.soak.secrets import forms, leaks, private_values
+
+TASK = f"{Path(__file__).parents[1] / 'engines' / 'tiny_task.py'}:TASK"
 
 
 @pytest.mark.parametrize("number", range(len(SCENES)), ids=["-".join(each) for each in SCENES])
@@ -37,3 +43,20 @@ def test_the_search_would_find_a_secret():
     bait = forms(small.keys[0].sk_cs_sign.p)[1]
     assert leaks(bait=bait) == ["p of SK_CS^Sign"]
     assert len(private_values(small)) == 2 * (1 + 6 + 6 + 1)
+
+
+def test_of_a_flood_cs_opens_one_message_of_each_client_that_it_has_asked(monkeypatch):
+    opened: list[int] = []
+    open_each = CentralServer.open_each
+
+    def counting(self, messages):
+        opened.append(len(messages))
+        return open_each(self, messages)
+
+    monkeypatch.setattr(CentralServer, "open_each", counting)
+    small_keys = {"crypto.key_bits": 512, "crypto.allow_insecure_small_keys": True}
+    samples = {"mean_samples": 60, "std_samples": 10, "seed": 5}
+    load = hostile_messages(TASK, 400, clients=3, rounds=3, **samples, **small_keys)
+    asked = 3 * 2 * (3 + FLOODERS)  # three rounds: calls, and requests for the model
+    assert sum(opened) - len(KINDS) * LOOKED_AT <= asked
+    assert load.refused["duplicate"] == 3 + FLOODERS and load.refused["not-asked"] > 50

@@ -6,12 +6,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
+from dapfl.errors import ProtocolError
 from dapfl.federation.server.central_server import CentralServer
 from dapfl.federation.server.incoming import Opened
 from dapfl.federation.transport import ClientId
 
 # So many bytes are opened at once: all of them are held, and what messages share is a millisecond each.
 _ENOUGH_BYTES = 2**22
+# Of strangers no more is noted than this: records stay short.
+_MOST_NOTED = 100
 
 
 class Reception:
@@ -19,6 +22,11 @@ class Reception:
 
     The order of arrival decides when the work is done, never what comes of it. One thread does all of it, and
     whoever opened the reception leaves CS alone until it is finished.
+
+    Opening a message takes milliseconds, and anybody can make one that has to be opened to be refused. So one
+    is opened of each client that was asked, and what else comes is refused unopened. That shuts nobody out,
+    since both engines know who speaks: a worker answers for its own clients, and the SuperLink takes a reply
+    from the node only that was asked, and only once.
     """
 
     def __init__(self, server: CentralServer, clients: Iterable[ClientId]) -> None:
@@ -27,6 +35,7 @@ class Reception:
         self._asked = frozenset(clients)
         self._order = deque(sorted(self._asked))
         self._seen: set[ClientId] = set()
+        self._unopened: set[tuple[ClientId, str]] = set()  # what was refused, and why
         self._waiting: list[tuple[ClientId, bytes]] = []
         self._opened: dict[ClientId, Opened] = {}
         self._thread = ThreadPoolExecutor(1, "dapfl-server")
@@ -34,7 +43,12 @@ class Reception:
 
     def arrived(self, client: ClientId, data: bytes) -> None:
         """A reply has come. Only the first one of each client that was asked counts."""
-        if client in self._seen or client not in self._asked:
+        if client not in self._asked:
+            if len(self._unopened) < _MOST_NOTED:
+                self._unopened.add((client, "not-asked"))
+            return
+        if client in self._seen:
+            self._unopened.add((client, "duplicate"))
             return
         self._seen.add(client)
         self.received_bytes += len(data)
@@ -51,6 +65,8 @@ class Reception:
             work.result()
         for client in sorted(self._opened):  # there is no reply of those before them in the order
             self._server.take(client, self._opened.pop(client))
+        for client, reason in sorted(self._unopened):
+            self._server.take(client, ProtocolError(reason, "it was not opened"))
 
     @property
     def _held(self) -> int:
