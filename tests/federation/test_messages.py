@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dapfl.errors import ProtocolError
 from dapfl.federation.messages import (
+    PARTS,
     VERSION,
     Aggregate,
     Answer,
@@ -82,7 +83,41 @@ def test_deliveries_and_envelopes_survive_the_trip():
     delivery = Delivery(VERSION, (Signed(b"body", b"signature"),))
     sealed = Sealed(VERSION, 7, b"box")
     assert decode_delivery(encode(delivery), 100) == delivery
-    assert decode_sealed(encode(sealed), 100) == sealed
+    opened = decode_sealed(encode(sealed), 100)
+    assert (opened.version, opened.sender, opened.box) == (VERSION, 7, b"box")
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 2**16 - 1, 2**16, 2**17])
+@pytest.mark.parametrize("parts", [1, 15, 16, PARTS])
+def test_large_messages_are_read_in_place_and_have_one_encoding(size, parts):
+    body = encode(msgspec.structs.replace(CLIENT_BODIES[0], contribution=bytes(size)))
+    delivery = encode(Delivery(VERSION, (Signed(body, b"signature"),) * parts))
+    read = decode_delivery(delivery, len(delivery), in_place=True)
+    assert [(part.body, part.signature) for part in read.parts] == [(body, b"signature")] * parts
+    inside = decode_client_body(read.parts[-1].body, in_place=True)
+    assert isinstance(inside, Upload) and encode(inside) == body
+    sealed = encode(Sealed(VERSION, 7, delivery))
+    assert decode_sealed(sealed, len(sealed)).box == delivery
+
+
+def test_a_large_message_in_another_encoding_is_refused():
+    body = encode(msgspec.structs.replace(CLIENT_BODIES[0], contribution=bytes(2**17)))
+    for data, decode in (
+        (encode(Sealed(VERSION, 7, body)), lambda data: decode_sealed(data, 2 * len(data))),
+        (
+            encode(Delivery(VERSION, (Signed(body, b"signature"),))),
+            lambda data: decode_delivery(data, 2 * len(data), in_place=True),
+        ),
+        (body, lambda data: decode_client_body(data, in_place=True)),
+    ):
+        decode(data)
+        one = data.index(b"\x01")  # the version, in a byte; also written as an integer of eight
+        assert data[one] == VERSION
+        longer = data[:one] + b"\xcf" + VERSION.to_bytes(8, "big") + data[one + 1 :]
+        for other in (longer, b"\xdc\x00" + bytes([data[0] & 15]) + data[1:], data + b"\x00"):
+            with pytest.raises(ProtocolError) as caught:
+                decode(other)
+            assert caught.value.reason == "malformed"
 
 
 def test_more_bytes_than_there_can_be_are_not_even_looked_at():

@@ -7,28 +7,32 @@ receives them, one after the other, and the peak of its resident memory is read.
 import os
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 from dapfl.config import CryptoConfig
-from dapfl.crypto.envelope import envelope_named
 from dapfl.crypto.packing import Bounds, Segment, codec_named
+from dapfl.crypto.paillier import PublicKey
+from dapfl.crypto.proofs import plaintext_proof
 from dapfl.federation.global_model.parameters import PublicParameters
 from dapfl.federation.global_model.server_step import TakeAverage
 from dapfl.federation.keys.kdc import generate
 from dapfl.federation.messages import (
     VERSION,
+    Context,
     Delivery,
     Sealed,
     Signed,
     Upload,
     associated_data,
+    contribution_binding,
     decode_delivery,
     digest,
     encode,
 )
-from dapfl.federation.protection.paillier import PaillierClientSuite, PaillierServerSuite
+from dapfl.federation.participants import client_suite, recovery_of, server_suite
 from dapfl.federation.server.central_server import CentralServer
 from dapfl.federation.server.reception import Reception
 from dapfl.federation.transport import SERVER
@@ -51,23 +55,33 @@ class Peak(msgspec.Struct, frozen=True):
 
 
 def server_peak(
-    size: int = RESNET18, clients: int = 20, key_bits: int = 2048, *, last_first: bool = False
+    size: int = RESNET18,
+    clients: int = 20,
+    key_bits: int = 2048,
+    *,
+    decryption: Literal["shared", "committee"] = "shared",
+    last_first: bool = False,
 ) -> Peak:
-    """Of one round of `clients`, whose uploads come in the order of their ids, or in the opposite order."""
-    crypto = CryptoConfig(key_bits=key_bits, allow_insecure_small_keys=key_bits < 2048)
+    """Of one round of `clients`, whose uploads come in the order of their ids, or in the opposite order.
+
+    A committee is sent the uploads, so they are kept, and the messages to it are made.
+    """
+    crypto = CryptoConfig(
+        key_bits=key_bits, decryption=decryption, allow_insecure_small_keys=key_bits < 2048, envelope="hybrid"
+    )
     keys, bundles = generate(clients, crypto)
     codec = codec_named(
         "compact", Bounds(max_samples=1000, max_clients=clients), keys.pk_cs_enc.plaintext_bytes
     )
     parameters = PublicParameters(codec, (Segment("all", 0, size),), 3, TakeAverage(), False)
-    envelope = envelope_named("hybrid")
     ids = range(1, clients + 1)
     server = CentralServer(
         keys.federation,
-        PaillierServerSuite(keys, envelope, codec),
+        server_suite(crypto, keys, codec),
         parameters,
         ids,
         np.zeros(size, np.float32),
+        recovery=recovery_of(crypto, keys),
     )
     call = {client: _order(message) for client, message in server.open_round(0, ids).items()}
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").exists() else None) as name:
@@ -75,11 +89,12 @@ def server_peak(
         if (child := os.fork()) == 0:
             status = 1
             try:
-                row = keys.pk_cs_enc.encrypt(np.ones((1, 1), np.uint8))
-                contribution = np.tile(row, (parameters.contribution_rows, 1)).tobytes()
                 for client in ids:
-                    suite = PaillierClientSuite(bundles[client], envelope, codec)
+                    suite = client_suite(crypto, bundles[client], codec)
                     context = msgspec.structs.replace(server.context(SERVER), sender=client)
+                    contribution = _contribution(keys.pk_cs_enc, parameters.contribution_rows)
+                    if decryption == "committee":
+                        contribution = _proved(keys.pk_cs_enc, parameters.contribution_rows, context)
                     commitment = server.memory.history.latest.commitment
                     upload = Upload(
                         context, call[client], commitment, contribution, suite.prove_count(100), b""
@@ -103,7 +118,21 @@ def server_peak(
             reception.finish({})
         assert not server.rejections, server.rejections[0]
         assert server.aggregate() == tuple(ids)
+        messages = server.request_model(ids)
+        assert messages
         return Peak(4 * size, upload, before, _memory("VmHWM"))
+
+
+def _contribution(key: PublicKey, rows: int) -> bytes:
+    """A ciphertext, again and again."""
+    return np.tile(key.encrypt(np.ones((1, 1), np.uint8)), (rows, 1)).tobytes()
+
+
+def _proved(key: PublicKey, rows: int, context: Context) -> bytes:
+    """The same, with a proof that the sender knows what is in it."""
+    plaintext, exponent = np.ones((1, 1), np.uint8), key.draw_exponents(1)
+    every = [np.tile(row, (rows, 1)) for row in (key.encrypt_with(plaintext, exponent), plaintext, exponent)]
+    return every[0].tobytes() + plaintext_proof.prove(*every, key, contribution_binding(context))
 
 
 def _order(message: bytes) -> bytes:
@@ -118,5 +147,10 @@ def _memory(name: str) -> int:
 if __name__ == "__main__":
     import sys
 
-    peak = server_peak(last_first="--last-first" in sys.argv)
+    small = "--small-keys" in sys.argv  # uploads are as large, and a committee has its keys in seconds
+    peak = server_peak(
+        key_bits=512 if small else 2048,
+        decryption="committee" if "--committee" in sys.argv else "shared",
+        last_first="--last-first" in sys.argv,
+    )
     print(f"{peak}, {peak.models:.2f} models above {peak.before / 1e6:.0f} MB")

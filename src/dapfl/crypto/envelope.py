@@ -152,7 +152,7 @@ def _unlocked(secret: Rows | None, sealed: bytes, key: PrivateKey, context: byte
     width = public.ciphertext_bytes
     try:
         cipher = _cipher(secret[0, : public.plaintext_bytes].tobytes(), sealed[:width])
-        return cipher.decrypt(_NONCE, sealed[width:], context)
+        return cipher.decrypt(_NONCE, memoryview(sealed)[width:], context)  # a slice would be a copy
     except InvalidTag:
         return EnvelopeError(
             "The envelope does not open: it was altered, or sealed for another key or context."

@@ -40,6 +40,7 @@ from dapfl.crypto.engines.base import (
 )
 from dapfl.errors import CryptoError, InvalidCiphertext, KeyGenerationError
 
+_ROWS_AT_ONCE = 4096  # that are multiplied into one another: 2 MB with keys of 2048 bits, not half of a model
 _EXTRA_BYTES = 16  # a random number this much longer than its modulus is uniform up to 2^-128
 
 
@@ -138,8 +139,9 @@ class PublicKey:
         rows = self.check_ciphertexts(ciphertexts)
         # A product is a unit if and only if every factor is: one gcd for the whole batch.
         while len(rows) > 1:
-            half = len(rows) // 2
-            rows = np.concatenate([self.ring.product([rows[:half], rows[half : 2 * half]]), rows[2 * half :]])
+            size = min(len(rows) // 2, max(_ROWS_AT_ONCE, len(rows) // 1000))
+            blocks = [rows[start : start + size] for start in range(0, len(rows) - size + 1, size)]
+            rows = np.concatenate([self.ring.product(blocks), rows[len(blocks) * size :]])
         if len(rows) and gmpy2.gcd(to_ints(rows)[0], self.n) != 1:
             culprit = next(i for i, c in enumerate(to_ints(ciphertexts)) if gmpy2.gcd(c, self.n) != 1)
             raise InvalidCiphertext(f"Ciphertext {culprit} shares a factor with n.")

@@ -13,6 +13,7 @@ docs/protocol.md describes the format byte by byte.
 """
 
 import hashlib
+from collections.abc import Iterator
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
@@ -24,6 +25,7 @@ from dapfl.federation.records import ClientReport, Reason
 VERSION = 1
 DIGEST_BYTES = 32
 FEDERATION_BYTES = 16
+_LARGE = 2**16  # bytes of a message that is not encoded again to see that it is canonical
 PARTS = 32  # no delivery holds more signed bodies than this
 
 Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
@@ -234,12 +236,35 @@ class Sealed(_Part, frozen=True, array_like=True):
     box: bytes
 
 
+# What CS receives is large. Here a large field is a view of the message that it came in, not a copy.
+
+
+class _SignedInPlace(Signed, frozen=True, array_like=True):
+    body: memoryview  # type: ignore[assignment]
+
+
+class _DeliveryInPlace(Delivery, frozen=True, array_like=True):
+    parts: Annotated[tuple[_SignedInPlace, ...], Meta(min_length=1, max_length=PARTS)]
+
+
+class _SealedInPlace(Sealed, frozen=True, array_like=True):
+    box: memoryview  # type: ignore[assignment]
+
+
+class _UploadInPlace(Upload, frozen=True, array_like=True, tag="upload"):
+    contribution: memoryview  # type: ignore[assignment]
+
+
+_ClientBodyInPlace = _UploadInPlace | Report | Notice | RecoveryAnswer | Refusal
+
 _encoder = msgspec.msgpack.Encoder()
-_deliveries = msgspec.msgpack.Decoder(Delivery)
-_sealed = msgspec.msgpack.Decoder(Sealed)
+_deliveries: msgspec.msgpack.Decoder[Delivery] = msgspec.msgpack.Decoder(Delivery)
+_deliveries_in_place: msgspec.msgpack.Decoder[Delivery] = msgspec.msgpack.Decoder(_DeliveryInPlace)
+_sealed: msgspec.msgpack.Decoder[Sealed] = msgspec.msgpack.Decoder(_SealedInPlace)
 _server_bodies: msgspec.msgpack.Decoder[ServerBody] = msgspec.msgpack.Decoder(ServerBody)
 _reports = msgspec.msgpack.Decoder(ClientReport)
 _client_bodies: msgspec.msgpack.Decoder[ClientBody] = msgspec.msgpack.Decoder(ClientBody)
+_client_bodies_in_place: msgspec.msgpack.Decoder[ClientBody] = msgspec.msgpack.Decoder(_ClientBodyInPlace)
 
 
 def encode(message: Struct) -> bytes:
@@ -252,15 +277,15 @@ def digest(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def decode_delivery(data: bytes, limit: int) -> Delivery:
-    """A delivery of at most `limit` bytes."""
-    delivery = _decode(data, _deliveries, limit)
+def decode_delivery(data: bytes, limit: int, *, in_place: bool = False) -> Delivery:
+    """A delivery of at most `limit` bytes. `in_place`, its bodies are views of the data."""
+    delivery = _decode(data, _deliveries_in_place if in_place else _deliveries, limit)
     _check_version(delivery.version)
     return delivery
 
 
 def decode_sealed(data: bytes, limit: int) -> Sealed:
-    """A sealed delivery of at most `limit` bytes."""
+    """A sealed delivery of at most `limit` bytes, whose box is a view of the data."""
     sealed = _decode(data, _sealed, limit)
     _check_version(sealed.version)
     return sealed
@@ -273,9 +298,9 @@ def decode_server_body(data: bytes) -> ServerBody:
     return body
 
 
-def decode_client_body(data: bytes) -> ClientBody:
-    """A body that a client signed."""
-    body = _decode(data, _client_bodies, len(data))
+def decode_client_body(data: bytes, *, in_place: bool = False) -> ClientBody:
+    """A body that a client signed. `in_place`, a contribution is a view of the data."""
+    body = _decode(data, _client_bodies_in_place if in_place else _client_bodies, len(data))
     _check_version(body.context.version)
     return body
 
@@ -324,6 +349,38 @@ def _decode(data: bytes, decoder: "msgspec.msgpack.Decoder[Message]", limit: int
         message = decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError) as error:
         raise ProtocolError("malformed", type(error).__name__) from None
-    if _encoder.encode(message) != data:
+    if not _is_canonical(message, data):
         raise ProtocolError("malformed", "not the canonical encoding")
     return message
+
+
+def _is_canonical(message: object, data: bytes) -> bool:
+    """Whether the data is the one encoding of the message that was decoded from it."""
+    if len(data) < _LARGE:
+        return _encoder.encode(message) == data
+    place, view = 0, memoryview(data)
+    for piece in _pieces(message):
+        # A view needs no look: everything before it is canonical, so it was decoded from this very place.
+        if not isinstance(piece, memoryview) and view[place : place + len(piece)] != piece:
+            return False
+        place += len(piece)
+    return place == len(data)
+
+
+def _pieces(value: object) -> Iterator[bytes | memoryview]:
+    """What `encode` makes of a value, piece by piece, without a copy of its views."""
+    if isinstance(value, memoryview):
+        width = 1 if len(value) < 2**8 else 2 if len(value) < 2**16 else 4
+        yield {1: b"\xc4", 2: b"\xc5", 4: b"\xc6"}[width] + len(value).to_bytes(width, "big")
+        yield value
+    elif isinstance(value, _Part):
+        tag = value.__struct_config__.tag
+        items = msgspec.structs.astuple(value)
+        yield from _pieces(items if tag is None else (tag, *items))
+    elif isinstance(value, tuple):
+        count = len(value)
+        yield _encoder.encode((None,) * count)[:-count] if count else b"\x90"
+        for item in value:
+            yield from _pieces(item)
+    else:
+        yield _encoder.encode(value)

@@ -67,7 +67,7 @@ class Incoming:
             try:
                 if problem is not None:
                     raise problem
-                bodies.append((signed, decode_client_body(signed.body)))
+                bodies.append((signed, decode_client_body(signed.body, in_place=True)))
             except ProtocolError as error:
                 results[index] = error
         return results
@@ -87,7 +87,7 @@ class Incoming:
             try:
                 if isinstance(opened, ProtocolError):
                     raise opened
-                deliveries[index] = decode_delivery(opened, self._limit)
+                deliveries[index] = decode_delivery(opened, self._limit, in_place=True)
             except ProtocolError as error:
                 results[index] = error
         return deliveries

@@ -6,8 +6,10 @@ from dapfl.arrays import Rows
 from dapfl.federation.protection.base import ServerSuite
 from dapfl.federation.transport import ClientId
 
-# Contributions are multiplied in groups, so that memory does not grow with the cohort.
-_MOST, _MOST_BYTES = 16, 2**26
+# Contributions are multiplied in groups, so that memory does not grow with the cohort; and so many bytes of
+# each at a time, so that the product is made in place.
+_MOST, _MOST_BYTES = 16, 2**25
+_BYTES_AT_ONCE = 2**21
 
 
 @dataclass
@@ -16,6 +18,7 @@ class PartialSum:
 
     suite: ServerSuite
     senders: list[ClientId] = field(default_factory=list)
+    _product: Rows | None = None  # of the contributions so far, except for those below
     _contributions: list[Rows] = field(default_factory=list)
     _counts: list[Rows] = field(default_factory=list)
 
@@ -26,11 +29,20 @@ class PartialSum:
         self._counts.append(count)
         held = sum(batch.nbytes for batch in self._contributions)
         if len(self._contributions) >= _MOST or held > _MOST_BYTES:
-            self._contributions, self._counts = [self.contributions()], [self.counts()]
+            self.contributions()
+            self._counts = [self.counts()]
 
     def contributions(self) -> Rows:
         """∏ ε₁(|D_i|·ŵ_i) over all senders."""
-        return self.suite.add_contributions(self._contributions)
+        if self._product is None:
+            self._product = self._contributions.pop(0).copy()
+        product, others = self._product, self._contributions
+        step = max(1, _BYTES_AT_ONCE // product.shape[1])
+        for start in range(0, len(product) if others else 0, step):
+            rows = slice(start, start + step)
+            product[rows] = self.suite.add_contributions([product[rows], *(other[rows] for other in others)])
+        self._contributions = []
+        return product
 
     def counts(self) -> Rows:
         """∏ ε₁(|D_i|) over all senders."""
