@@ -23,26 +23,10 @@ import psutil
 from dapfl.federation.keys.bundles import load_bundles
 from tests.dashboard.live import serving
 from tests.soak.secrets import values_of
+from tests.soak.whole_runs import ROOT, Engine, configuration
 
-Engine = Literal["local", "flower"]
 End = Literal["finished", "killed", "aborted"]
 ENDS: tuple[End, ...] = ("finished", "killed", "aborted")
-_ROOT = Path(__file__).parents[2]
-_CONFIG = """
-task = "{task}:TASK"
-setting = "dap-fl"
-clients = 6
-rounds = 3
-seed = 5
-mean_samples = 60
-std_samples = 10
-workers = 2
-[crypto]
-key_bits = 512
-codec = "{codec}"
-decryption = "{decryption}"
-allow_insecure_small_keys = true
-"""
 
 
 @dataclass
@@ -68,10 +52,8 @@ def search(
         folder = Path(name)
         for each in ("work", "tmp", "spy"):
             (folder / each).mkdir()
-        config = _CONFIG.format(
-            task=Path(__file__).parent / "spying_task.py", codec=codec, decryption=decryption
-        )
-        (folder / "run.toml").write_text(config)
+        task = ROOT / "tests" / "soak" / "spying_task.py"
+        (folder / "run.toml").write_text(configuration(task, "dap-fl", 6, 3, codec, decryption))
         run = folder / "work" / "run"
         _play(folder, run, engine, end)
         if end == "finished":
@@ -165,7 +147,7 @@ def _look(folder: Path, run: Path) -> None:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    path = os.pathsep.join([str(_ROOT / "src"), str(_ROOT)])
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     here = {
         "TMPDIR": str(folder / "tmp"),
         "HOME": str(folder / "tmp"),

@@ -16,31 +16,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import psutil
 
 from tests.soak.faults import FaultTally
+from tests.soak.whole_runs import ROOT, Engine, configuration
 
-Engine = Literal["local", "flower"]
 ROUNDS, CLIENTS = 6, 3
 _PATIENCE = 1200.0  # seconds in which a run must end
-_TASK = Path(__file__).parents[1] / "engines" / "tiny_task.py"
-_CONFIG = f"""
-task = "{_TASK}:TASK"
-setting = "small"
-clients = {CLIENTS}
-rounds = {ROUNDS}
-seed = 5
-mean_samples = 60
-std_samples = 10
-workers = 2
-[crypto]
-key_bits = 512
-codec = "exact"
-allow_insecure_small_keys = true
-"""
+_CONFIG = configuration(ROOT / "tests" / "engines" / "tiny_task.py", "small", CLIENTS, ROUNDS)
 _VICTIMS: dict[Engine, dict[str, str]] = {
     "local": {"worker-killed": "multiprocessing.spawn"},
     "flower": {
