@@ -191,11 +191,11 @@ def _read_trace(path: Path, _modified: int, _size: int) -> dict[int, list[Resour
             raise TraceError(f"Line {number} of the resource trace {path} is wrong: {error}.") from None
         rows[client][round_] = resources
     if not rows:
-        raise TraceError(f"The resource trace {path} has no rows.")
+        raise TraceError(f"The resource trace {path} has no rows: write one for each client and round.")
     for client, known in rows.items():
         missing = next((t for t in range(len(known)) if t not in known), None)
         if missing is not None:
-            raise TraceError(f"The resource trace {path} lacks round {missing} of client {client}.")
+            raise TraceError(f"The resource trace {path} lacks round {missing} of client {client}: add it.")
     return {client: [known[t] for t in range(len(known))] for client, known in rows.items()}
 
 

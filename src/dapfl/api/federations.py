@@ -76,7 +76,10 @@ def run(
     base = configuration.load(Path(config)) if config is not None else RunConfig()
     chosen = override(base, _changes(options) | ({} if task is None else {"task": task}))
     if inline and chosen.engine != "local":
-        raise ConfigError(f"A Task object cannot run on the engine {chosen.engine}: put it into a file.")
+        raise ConfigError(
+            f"A Task object cannot run on the engine {chosen.engine}: put it into a file, and say "
+            "task='FILE.py:NAME'."
+        )
     path = Path(out) if out is not None else fresh_directory(chosen)
     return _finish(sessions.start(chosen, path, inline=inline), on_round)
 
@@ -101,7 +104,10 @@ def resume(
     if task is not None:
         name, inline = _known(task)
         if (found := load(path).config["task"]) != name:
-            raise ConfigError(f"The run in {path} is of the task {found}, not {name}.")
+            raise ConfigError(
+                f"The run in {path} is of the task {found}, not {name}: resume it with that task, or start "
+                "a new run."
+            )
     session = sessions.resume(
         Path(path), rounds=rounds, workers=workers, inline=inline, accept_changes=accept_changes
     )
@@ -152,7 +158,10 @@ def compare(
                 on_progress(progress)
         if progress.failed:
             reasons = "; ".join(f"{job.path}: {reason}" for job, reason in progress.failed)
-            raise DapflError(f"{len(progress.failed)} of {len(jobs)} runs failed: {reasons}")
+            raise DapflError(
+                f"{len(progress.failed)} of {len(jobs)} runs failed: {reasons}. "
+                "The same call again repeats only those."
+            )
     return Comparison(Path(out), tuple(RunResult(read_run(job.path)) for job in jobs))
 
 

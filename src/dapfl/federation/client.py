@@ -52,6 +52,8 @@ from dapfl.tuning.policy import HyperparameterPolicy
 
 log = logging.getLogger("dapfl.client")
 
+_DEFECT = "the traceback says whether the task, the policy or Dap-FL is at fault"
+
 REMEMBERED_REFUSALS = 16
 
 
@@ -158,13 +160,13 @@ class Client:
             self._faulty = True
             reason = "bad-data"  # a fault of its own, and no message that was refused
         except Exception:
-            log.warning("client %d could not answer a message", self.id, exc_info=True)
+            log.warning("client %d could not answer a message: " + _DEFECT, self.id, exc_info=True)
             self._remember_refusal("internal-error")
             reason = "internal-error"
         try:
             return self._refuse(reason, message)
         except Exception:
-            log.warning("client %d could not even refuse", self.id, exc_info=True)
+            log.warning("client %d could not even refuse one: " + _DEFECT, self.id, exc_info=True)
             return b""
 
     def record_transfer(self, seconds: float) -> None:

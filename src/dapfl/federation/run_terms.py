@@ -37,14 +37,19 @@ def check_numbers(config: RunConfig) -> None:
     """ConfigError if the numbers of clients do not go together; needs no data."""
     called = config.per_round or config.clients  # at most
     if called > config.clients:
-        raise ConfigError(f"A round cannot call {called} clients: the federation has {config.clients}.")
+        raise ConfigError(
+            f"A round cannot call {called} clients: the federation has {config.clients}. "
+            "Lower per_round, or add clients."
+        )
     if config.min_cohort > called:
         raise ConfigError(
             f"A minimum cohort of {config.min_cohort} can never be reached by {called} clients: "
             "add clients, or lower --min-cohort (below 3, members can read each other's models)."
         )
     if config.room is not None and config.room < config.clients:
-        raise ConfigError(f"There is no room for {config.clients} clients in a federation of {config.room}.")
+        raise ConfigError(
+            f"There is no room for {config.clients} clients in a federation of {config.room}: raise room."
+        )
     smallest_cohort(config)
 
 

@@ -67,10 +67,10 @@ def partition(
     sizes = _fitting(sizes, len(labels), minimum)
     if kind == "dirichlet":
         if not np.issubdtype(labels.dtype, np.integer):
-            raise ConfigError("These data have no classes: there is no Dirichlet partition of them.")
+            raise ConfigError("These data have no classes: there is no Dirichlet partition of them. Say iid.")
         if labels.ndim > 1:
             raise ConfigError(
-                "A sample of these data has many labels: there is no Dirichlet partition of them."
+                "A sample of these data has many labels: there is no Dirichlet partition of them. Say iid."
             )
         return _dirichlet(labels, sizes, concentration, stream(seed, "partition", "dirichlet"))
     order = stream(seed, "partition", "order").permutation(len(labels)).astype(np.int32)

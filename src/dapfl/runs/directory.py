@@ -206,7 +206,9 @@ class RunDirectory:
                 except OSError:
                     time.sleep(0.02)
             else:
-                raise RunDirectoryError(f"Another process is working on the run in {self.path}.")
+                raise RunDirectoryError(
+                    f"Another process is working on the run in {self.path}. Let it finish, or stop it first."
+                )
             yield
 
     def save(self, checkpoint: Checkpoint) -> None:

@@ -239,7 +239,10 @@ class Session:
         if (folder / "complete").exists():
             return load_keys(self.config, folder)
         if self._checkpoint is not None:
-            raise RunDirectoryError(f"The keys of this run are not in {folder} any more: it cannot go on.")
+            raise RunDirectoryError(
+                f"The keys of this run are not in {folder} any more: it cannot go on. Restore the folder "
+                "from a backup, or start a new run."
+            )
         with progress("Keys", keys_needed(self.config)) as advance:
             keys = make_keys(self.config, advance)
         save_keys(folder, keys)

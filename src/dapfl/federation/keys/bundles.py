@@ -123,11 +123,16 @@ def load_bundle(path: Path, *, engine: str = "auto", allow_insecure_small_keys: 
     except OSError as error:
         raise KeyFileError(f"The key bundle {path} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError):
-        raise KeyFileError(f"{path} is not a key bundle: it is not complete JSON.") from None
+        raise KeyFileError(
+            f"{path} is not a key bundle: it is not complete JSON. Get it from the KDC again."
+        ) from None
     if not isinstance(data, dict) or data.get("format") not in (_FORMAT, _LOCKED):
         raise KeyFileError(f"{path} is not a key bundle of Dap-FL.")
     if data.get("version") != _VERSION:
-        raise KeyFileError(f"{path} has version {data.get('version')!r:.40}; this Dap-FL reads {_VERSION}.")
+        raise KeyFileError(
+            f"{path} has version {data.get('version')!r:.40}; this Dap-FL reads {_VERSION}: use the version "
+            "that made it."
+        )
     try:
         if data["format"] == _LOCKED:
             data = _unlocked(data)
@@ -157,7 +162,7 @@ def load_server_bundle(
     """The bundle in a file, which must be that of a server."""
     bundle = load_bundle(path, engine=engine, allow_insecure_small_keys=allow_insecure_small_keys)
     if not isinstance(bundle, ServerBundle):
-        raise KeyFileError(f"{path} is not the key bundle of a server.")
+        raise KeyFileError(f"{path} is not the key bundle of a server: that is server.keys of the KDC.")
     return bundle
 
 

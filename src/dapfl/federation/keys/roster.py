@@ -72,7 +72,10 @@ class Roster(Struct, frozen=True):
             part = AESGCM(key).decrypt(box[:_NONCE_BYTES], box[_NONCE_BYTES:], self._place(client))
             opened: dict[str, Any] = json.loads(part)
         except (InvalidTag, ValueError):
-            raise KeyFileError(f"Roster {self.serial} has no keys for this device.") from None
+            raise KeyFileError(
+                f"Roster {self.serial} has no keys for this device: replace the client (dapfl deploy "
+                "replace), and give the device its new folder."
+            ) from None
         return opened
 
     def _place(self, client: ClientId) -> bytes:

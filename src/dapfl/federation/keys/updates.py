@@ -74,7 +74,10 @@ class ServerUpdate(Struct, frozen=True, kw_only=True):
         except OSError as error:
             raise KeyFileError(f"{path} cannot be read: {error.strerror}.") from None
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise KeyFileError(f"{path} is not an update of 'dapfl deploy', or it is damaged.") from None
+            raise KeyFileError(
+                f"{path} is not an update of 'dapfl deploy', or it is damaged: copy it again from where it "
+                "was made."
+            ) from None
 
 
 class _Head(Struct, frozen=True):
@@ -135,7 +138,10 @@ class ServerRosters:
     def _next(self, before: Enrolment, update: ServerUpdate) -> Enrolment:
         key = self.bundle.pk_kdc_sign
         if key is None:
-            raise KeyFileError(f"{self.folder} is not the server's folder of a deployment that can change.")
+            raise KeyFileError(
+                f"{self.folder} is not the server's folder of a deployment that can change: make the "
+                "deployment again with this version of Dap-FL."
+            )
         roster = SignedRoster.from_bytes(update.roster).verified(key, self.bundle.federation)
         if roster.serial != before.serial + 1:
             raise KeyFileError(
@@ -143,11 +149,17 @@ class ServerRosters:
                 "apply them in their order."
             )
         if update.server.digest != roster.server:
-            raise KeyFileError(f"Update {roster.serial} is damaged: its keys are not those of its roster.")
+            raise KeyFileError(
+                f"Update {roster.serial} is damaged: its keys are not those of its roster. Copy it again "
+                "from where it was made."
+            )
         part = update.server
         sk_enc = {i: keyfile.to_text(secret) for i, secret in before.bundle.sk_enc.items()} | part.keys
         if missing := sorted(roster.members.keys() - sk_enc.keys()):
-            raise KeyFileError(f"Update {roster.serial} is damaged: it has no keys of clients {missing}.")
+            raise KeyFileError(
+                f"Update {roster.serial} is damaged: it has no keys of clients {missing}. Copy it again from "
+                "where it was made."
+            )
         data = bundles.to_builtins(replace(before.bundle, sk_enc={}, pk_sign={})) | part.decryption
         data |= {"pk_sign": roster.members, "sk_enc": {i: sk_enc[i] for i in roster.members}}
         bundle = bundles.from_builtins(data, self.crypto)

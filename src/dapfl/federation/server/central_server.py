@@ -53,6 +53,10 @@ from dapfl.system.stopwatch import Stopwatch
 
 log = logging.getLogger("dapfl.server")
 
+_UNREADABLE = (
+    "a message in the name of client %d is refused as internal-error: a defect of Dap-FL, please report it"
+)
+
 _SignedOrder = tuple[SentOrder, Signed]
 
 
@@ -241,7 +245,7 @@ class CentralServer:
         except Exception:
             if len(messages) > 1:  # nobody's message may spoil another's
                 return [opened for each in messages for opened in self.open_each([each])]
-            log.warning("a message in the name of client %d cannot be read", messages[0][0], exc_info=True)
+            log.warning(_UNREADABLE, messages[0][0], exc_info=True)
             return [ProtocolError("internal-error")]
 
     def take(self, sender: ClientId, opened: Opened) -> None:
@@ -256,7 +260,7 @@ class CentralServer:
             log.info("rejected a message in the name of client %d: %s", sender, error)
             self.memory.ledger.reject(sender, error.reason)
         except Exception:
-            log.warning("a message in the name of client %d cannot be read", sender, exc_info=True)
+            log.warning(_UNREADABLE, sender, exc_info=True)
             self.memory.ledger.reject(sender, "internal-error")
 
     def note_failures(self, failures: Mapping[ClientId, str]) -> None:

@@ -157,7 +157,7 @@ class Bridge:
     ) -> WaitResult | Arrived | ExchangeResult:
         """The next thing that the ServerApp says, after a request if there is one."""
         if self._connection is None:
-            raise TransportError("No ServerApp is connected.")
+            raise TransportError("No ServerApp is connected: the run is closed. Continue it with --resume.")
         try:
             if request is not None:
                 self._connection.send_bytes(_ENCODER.encode(request))

@@ -89,7 +89,10 @@ class ServerFolder:
             for path in sorted((self.path / "nodes").glob("client-*.pub"))
         }
         if not found:
-            raise RunDirectoryError(f"{self.path} has no node keys in it: it is not the server's folder.")
+            raise RunDirectoryError(
+                f"{self.path} has no node keys in it: it is not the server's folder. Give the one that "
+                "'dapfl deploy init' has made."
+            )
         return found
 
 

@@ -142,7 +142,7 @@ def remove(path: Path, client: ClientId) -> Change:
     left = len(file.roster.members) - 1
     needed = smallest_cohort(run)
     if left < needed:
-        raise ConfigError(f"{left} clients would be left, and a round needs {needed}.")
+        raise ConfigError(f"{left} clients would be left, and a round needs {needed}: admit another first.")
     return _change(path, file, file.roster.without(client), client)
 
 

@@ -85,7 +85,10 @@ class Control:
         except httpx.HTTPStatusError as error:
             raise TransportError(f"The SuperLink refused to {what}: {error.response.text[:300]}") from None
         except httpx.HTTPError as error:
-            raise TransportError(f"The SuperLink cannot be reached: {error}.") from None
+            raise TransportError(
+                f"The SuperLink cannot be reached to {what}: {error}. See that it runs and that --superlink "
+                "is its address, then try again."
+            ) from None
 
 
 @contextmanager

@@ -127,7 +127,10 @@ def wait_until(
     while not ready():
         check()
         if time.monotonic() >= deadline:
-            raise TransportError(f"Gave up waiting for {what} after {timeout:.0f} s.")
+            raise TransportError(
+                f"Gave up waiting for {what} after {timeout:.0f} s. Try again when the machine is less busy; "
+                "if that does not help, the logs of Flower's processes in the run directory may say why."
+            )
         time.sleep(0.1)
 
 

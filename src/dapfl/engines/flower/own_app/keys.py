@@ -104,7 +104,9 @@ def _of_simulation(run: int) -> Path:
     if folder.is_dir():
         facts = folder.lstat()
         if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077:
-            raise KeyFileError(f"The keys in {folder} are not this user's own.")
+            raise KeyFileError(
+                f"The keys in {folder} are not this user's own: remove the folder, and start again."
+            )
     return folder
 
 
