@@ -145,12 +145,20 @@ def _memory(name: str) -> int:
 
 
 if __name__ == "__main__":
-    import sys
+    import argparse
 
-    small = "--small-keys" in sys.argv  # uploads are as large, and a committee has its keys in seconds
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.peak", description=__doc__)
+    parser.add_argument("--weights", type=int, default=RESNET18, help="of the model (ResNet-18)")
+    parser.add_argument("--committee", action="store_true", help="a committee decrypts")
+    parser.add_argument("--last-first", action="store_true", help="uploads come in the opposite order")
+    parser.add_argument(
+        "--small-keys", action="store_true", help="of 512 bits: uploads are as large, and made sooner"
+    )
+    args = parser.parse_args()
     peak = server_peak(
-        key_bits=512 if small else 2048,
-        decryption="committee" if "--committee" in sys.argv else "shared",
-        last_first="--last-first" in sys.argv,
+        args.weights,
+        key_bits=512 if args.small_keys else 2048,
+        decryption="committee" if args.committee else "shared",
+        last_first=args.last_first,
     )
     print(f"{peak}, {peak.models:.2f} models above {peak.before / 1e6:.0f} MB")
