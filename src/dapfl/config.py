@@ -65,8 +65,8 @@ class ActionSpace(_Config, frozen=True, kw_only=True):
 class AgentConfig(_Config, frozen=True, kw_only=True):
     """The DDPG agent (Section IV): its networks, rates and the parts that go beyond the paper.
 
-    The defaults are the agent of the setting `dap-fl`, which sets `steps` to 0; `dap-fl-paper` is a row of the
-    settings table.
+    The defaults are the agent of the setting `dap-fl`, which sets `steps` to 0; `dap-fl-paper` is a row of
+    the settings table.
     """
 
     # The agent of the paper.

@@ -10,7 +10,8 @@ from dapfl.config import ActionSpace, AgentConfig, PolicyConfig
 from dapfl.federation.training import MOST_REPEATS
 from dapfl.hyperparameters import Hyperparameters
 from dapfl.tuning import Choice, HyperparameterPolicy
-from tests.federation.small import Learner, Small
+from dapfl.tuning.policy import Outcome
+from tests.federation.small import Learner, Small, initial_weights
 
 BUDGETS = {1: 2.5, 2: 4.0, 3: 6.5, 4: 33.0}  # of which two transfers take 2: 0, 2, 4 and 31 epochs
 
@@ -93,6 +94,32 @@ def test_a_policy_that_never_has_enough_is_stopped(budget: float, times: int) ->
     small.parts[1]._training.policy = Stubborn()
     next(iter(small.federation.rounds(1)))
     assert len(learner.trained) == times
+
+
+class Watching(Stubborn):
+    """Notes how far training moved the weights."""
+
+    def __init__(self) -> None:
+        self.moved: list[float | None] = []
+
+    def observe(self, outcome: Outcome) -> None:
+        self.moved.append(outcome.moved)
+
+
+class Fixed(Learner):
+    """Always arrives at the same weights."""
+
+    def train(self, weights: Vector, chosen: Hyperparameters, rng: np.random.Generator) -> Vector:
+        return np.full_like(weights, 3)
+
+
+def test_a_policy_learns_how_far_training_moved_the_weights() -> None:
+    small = Small(encryption="none", learners={1: Fixed(1)}, budgets={1: 4.5}, min_cohort=2)
+    policy = small.parts[1]._training.policy = Watching()
+    next(iter(small.federation.rounds(1)))
+    start = initial_weights().tolist()
+    expected = sum((3 - w) ** 2 for w in start) ** 0.5 / sum(w * w for w in start) ** 0.5
+    assert policy.moved == pytest.approx([expected], rel=1e-5)
 
 
 def test_trials_and_repeats_draw_from_streams_of_their_own() -> None:

@@ -226,6 +226,25 @@ def test_training_that_ends_above_an_epoch_of_its_trials_overshot() -> None:
     assert not unit.overshot(SEEN, Outcome(True, 2.3))
 
 
+@pytest.mark.parametrize(
+    ("loss", "moved", "dead"),
+    [
+        (1.01, 136.0, True),  # measured: one client like this killed a federation
+        (1.05, 1.1, True),
+        (1.05, 0.2, False),  # a plateau: weights hardly move
+        (0.5, 7.0, False),  # far from small first weights, and well trained
+        (1.05, None, False),
+        (1.05, math.nan, False),
+    ],
+)
+def test_a_network_that_moved_far_and_hardly_does_better_than_guessing_is_dead(
+    loss: float, moved: float | None, dead: bool
+) -> None:
+    seen = replace(SEEN, loss=1.14, reference_loss=math.log(3), guess_loss=1.04)
+    assert RateUnit().overshot(seen, Outcome(True, loss, moved)) is dead
+    assert not RateUnit().overshot(replace(seen, guess_loss=None), Outcome(True, loss, moved))
+
+
 def test_the_unit_ends_at_the_lowest_rate() -> None:
     unit = RateUnit()
     for _ in range(40):

@@ -6,7 +6,7 @@ Nothing here knows about messages or keys. Only what is in `Trained` may leave t
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Literal, Protocol
@@ -119,25 +119,26 @@ class LocalTraining:
             report = self._report("over-budget", t, state, now, choice, min(now.affordable, epochs), trials)
             return Trained("over-budget", report)
 
-        local, loss_after = self._train(t, model, choice, watch)
+        local, outcome = self._train(t, model, choice, watch)
         # Training that went badly may be repeated with another choice, while the budget lasts.
         repeats = 0
         for attempt in range(1, MOST_REPEATS + 1):
             left = situation.after(epochs - trials)
-            again = self.policy.retry(left, choice, Outcome(completed=True, loss_after=loss_after))
+            again = self.policy.retry(left, choice, outcome)
             if again is None or left.cost(again.alpha) > left.budget:
                 break
             choice, epochs, repeats = again, epochs + again.alpha, attempt
-            local, loss_after = self._train(t, model, choice, watch, attempt)
+            local, outcome = self._train(t, model, choice, watch, attempt)
         if isinstance(self.resources, MeasuredResources):
             self.resources.record_epochs(watch.seconds["train"], self.gradients_per_step * epochs)
         encoded = self._encode(local, choice, model, watch)
-        # Weights that cannot be sent have diverged, whatever their loss was.
-        outcome = Outcome(completed=True, loss_after=math.inf if isinstance(encoded, str) else loss_after)
-        self.policy.observe(outcome)
+        loss_after = outcome.loss_after
         if isinstance(encoded, str):
+            # Weights that cannot be sent have diverged, whatever their loss was.
+            self.policy.observe(replace(outcome, loss_after=math.inf))
             report = self._report("diverged", t, state, now, choice, epochs, trials, loss_after=loss_after)
             return Trained(encoded, report)
+        self.policy.observe(outcome)
         report = self._report(
             "trained", t, state, now, choice, epochs, trials, loss_after=loss_after, deferred=encoded.deferred
         )
@@ -145,16 +146,16 @@ class LocalTraining:
 
     def _train(
         self, t: int, model: GlobalModel, choice: Choice, watch: Stopwatch, attempt: int = 0
-    ) -> tuple[Vector, float | None]:
-        """ŵ_i(t) (Eq. 2), and its loss on D_i if the policy wants to know it."""
+    ) -> tuple[Vector, Outcome]:
+        """ŵ_i(t) (Eq. 2), and, if the policy wants to know, its loss on D_i and how far it is from W(t)."""
         with watch.phase("train"):
             again = ("again", attempt) if attempt else ()
             rng = stream(self.seed, "sgd", self.client, t, *again)
             local = self.learner.train(model.weights, choice, rng)
         if not self.policy.needs_local_loss:
-            return local, None
+            return local, Outcome(completed=True)
         with watch.phase("evaluate"):
-            return local, self.learner.evaluate(local).loss
+            return local, Outcome(True, self.learner.evaluate(local).loss, _moved(local, model.weights))
 
     def _trial(
         self, t: int, model: GlobalModel, watch: Stopwatch, numbers: Iterator[int], eta: float
@@ -248,6 +249,13 @@ class LocalTraining:
             deferred=deferred,
             metrics=dict(self.learner.metrics) or None,
         )
+
+
+def _moved(local: Vector, start: Vector) -> float | None:
+    """‖ŵ_i(t) − W(t)‖ / ‖W(t)‖; None where W(t) is zero. Weights that diverged may have no length."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        length = float(np.linalg.norm(start))
+        return float(np.linalg.norm(local - start)) / length if length else None
 
 
 def _number(value: float | None) -> float | None:

@@ -25,6 +25,8 @@ MOST_TRIALS = 6
 SHARE = 0.5  # of the affordable epochs that trials may take in one round: the rest is for training
 RECOVERY = 1.1  # what the unit grows by in a round that did not overshoot, up to where it was found
 TOLERANCE = 1.05  # times the loss before training: what a loss may be afterwards
+FAR = 1.0  # times the length of W(t): a network that has moved farther,
+HARDLY = 0.9  # and whose loss is more than this part of that of guessing, is dead
 NOISE = 0.01  # of a gain: a rate that gains this much less than nothing may still be the right one
 STALL_ROUNDS = 5  # without progress, and the unit is looked for again
 STALL = 0.002  # the progress of a round, in e-folds of the loss, that is none
@@ -154,10 +156,14 @@ class RateUnit(msgspec.Struct):
 
         A little higher does not count: on a plateau that is noise. Training that ends above what one epoch of
         a trial reached in the same round overshot as well. It may even have killed a network, whose loss is
-        then that of guessing, and no higher than it was before the first round.
+        then that of guessing, and no higher than it was before the first round; but its weights are far away.
+        On a plateau, which must not be mistaken for that, they hardly move.
         """
         if outcome.loss_after is None:
             return False
+        guess = situation.plateau_loss
+        if guess is not None and not outcome.loss_after < HARDLY * guess and (outcome.moved or 0) > FAR:
+            return True
         return not outcome.loss_after <= TOLERANCE * min(situation.loss, self.trial_loss)
 
 

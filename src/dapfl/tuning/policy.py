@@ -100,6 +100,7 @@ class Outcome:
 
     completed: bool
     loss_after: float | None = None
+    moved: float | None = None  # ‖ŵ_i(t) − W(t)‖ / ‖W(t)‖
 
 
 @dataclass(frozen=True)
