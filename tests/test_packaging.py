@@ -41,6 +41,7 @@ def test_the_source_distribution_has_every_file_of_the_package(tmp_path: Path) -
     ]
     assert [str(each) for each in wanted if str(each.relative_to(ROOT)) not in there] == []
     assert {"LICENSE", "setup.py", "requirements.lock", "examples/own_task.py", "tests/conftest.py"} <= there
+    assert {"containers/Dockerfile", "scripts/check-wheel", ".dockerignore"} <= there
 
 
 def test_a_build_without_a_compiler_says_what_is_lost(tmp_path: Path) -> None:

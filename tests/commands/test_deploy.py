@@ -97,6 +97,28 @@ def test_what_a_task_imports_from_beside_it_goes_along(
     assert folder.settings().policy.source == f"{folder.path.resolve()}/clinic_of_this_test/tasks.py:Mine"
 
 
+def test_a_wheel_goes_into_every_folder_also_of_those_who_join_later(tmp_path: Path) -> None:
+    wheel = tmp_path / "dapfl-0.1.0-cp311-cp311-linux_x86_64.whl"
+    wheel.write_bytes(b"a wheel")
+    out = tmp_path / "out"
+    assert init(out, "--own-data", "500", "--wheel", str(wheel)) == 0
+    assert cli.main(["deploy", "add", str(out)]) == 0
+    holders = {path.parent.name for path in out.rglob(wheel.name)}
+    assert {"server", *(f"client-00{i}" for i in (1, 2, 3, 4))} <= holders
+    assert wheel.name in (out / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"), [("dapfl.tar.gz", "is no wheel"), ("gone.whl", "cannot be read: No such file")]
+)
+def test_what_is_no_wheel_is_said_before_keys_are_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, complaint: str
+) -> None:
+    assert init(tmp_path / "out", "--wheel", str(tmp_path / name)) == 2
+    assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_files_that_would_overwrite_each_other_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,6 @@ def test_a_missing_flower_is_said_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs Flower, which is not installed: .*'flwr==1\.41\.0'"):
+    with pytest.raises(ConfigError, match=r"needs Flower, which is not installed: .*'\.\[flower\]'"):
         start(RunConfig(engine="flower"), tmp_path / "run")
     assert not (tmp_path / "run").exists()

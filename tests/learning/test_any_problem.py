@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dapfl.config import RunConfig, override
-from dapfl.errors import ConfigError, TaskError
+from dapfl.errors import ConfigError, DataError, TaskError
 from dapfl.federation.assembly import build_client, build_federation
 from dapfl.federation.records import RoundRecord
 from dapfl.federation.run_keys import make_keys
@@ -153,6 +153,16 @@ def test_test_samples_that_mean_nothing_are_said(wrong: float) -> None:
     task = Task("spoilt", lambda: nn.Linear(2, 2), lambda: Dataset(inputs, labels, spoilt, labels, 2))
     with pytest.raises(TaskError, match=r"3 of the 6 test samples.*the first in row 3"):
         task_runtime(task)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_training_samples_that_mean_nothing_are_said_before_training(wrong: float) -> None:
+    inputs, labels = np.zeros((6, 2), np.float32), np.array([0, 1, 0, 1, 0, 1])
+    spoilt = inputs.copy()
+    spoilt[4, 0] = wrong
+    task = Task("spoilt", lambda: nn.Linear(2, 2), lambda: Dataset(spoilt, labels, inputs, labels, 2))
+    with pytest.raises(DataError, match=r"1 of this client's 3 training samples.*training sample 4 "):
+        Learner(task, np.array([3, 4, 5])).evaluate(initial_weights(task, seed=0))
 
 
 def test_numbers_have_no_dirichlet_partition() -> None:

@@ -76,6 +76,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="put every participant's keys under a passphrase of its own, for another channel",
     )
+    init.add_argument(
+        "--wheel",
+        type=Path,
+        metavar="FILE.whl",
+        help="put this wheel of Dap-FL into every folder ('pip wheel --no-deps .' in a checkout makes one)",
+    )
     add_options(init, _OPTIONS)
     door = actions.add_parser(
         "gateway", help="let SuperNodes reach a SuperLink, and nobody else", epilog=EXAMPLES
@@ -166,7 +172,9 @@ def _init(args: argparse.Namespace) -> int:
     place = Place(args.host, args.port, args.home)
     with progress("Keys", keys_needed(config)) as advance:
         policy = resolve(config).policy
-        deployment = prepare(config, policy, args.out, place, advance, passphrases=args.passphrases)
+        deployment = prepare(
+            config, policy, args.out, place, advance, passphrases=args.passphrases, wheel=args.wheel
+        )
     out.print(f"{config.clients} client folders and the server's are in {deployment.path}.", markup=False)
     if args.passphrases:
         place_of = deployment.path / "passphrases"

@@ -9,7 +9,7 @@ from dapfl.errors import ConfigError
 
 
 class Part(NamedTuple):
-    """An extra of the package, as in `pip install 'dapfl[train]'`."""
+    """An extra of the package, as in `pip install '.[train]'` in a checkout."""
 
     extra: str
     purpose: str

@@ -39,10 +39,12 @@ def prepare(
     advance: Callable[[], object] = lambda: None,
     *,
     passphrases: bool = False,
+    wheel: Path | None = None,
 ) -> Deployment:
     """Makes every participant's folder; `advance` is called after each of the `keys_needed` keys.
 
-    With `passphrases` each bundle is under a passphrase of its own, which stays outside of the folders.
+    With `passphrases` each bundle is under a passphrase of its own, which stays outside of the folders. A
+    `wheel` of Dap-FL goes into every folder, also of clients that join later.
     """
     from dapfl.engines.flower.deployment import membership  # which makes folders by this module
 
@@ -54,6 +56,8 @@ def prepare(
     get_task(config.task)  # fails before anything is made if there is no such task
     check_numbers(config)
     files, config, policy = _portable(config, policy)
+    if wheel is not None:
+        files[wheel.name] = _read_wheel(wheel)
     keys = make_keys(config, advance)
     deployment = create(path, sorted(keys.clients), [place.host])
 
@@ -79,7 +83,8 @@ def prepare(
     write_files(server.path, files)
     locked = (path / PASSPHRASES).exists()
     committee = keys.server.committee if keys.server is not None else None
-    text = readme(place, sorted(keys.clients), passphrases=locked, committee=committee)
+    installed = wheel.name if wheel is not None else None
+    text = readme(place, sorted(keys.clients), passphrases=locked, committee=committee, wheel=installed)
     write(path / "README.md", text.encode())
     return deployment
 
@@ -119,6 +124,17 @@ def new_passphrase(path: Path, participant: str) -> str | None:
     made = generate()
     write(folder / f"{participant}.passphrase", made.encode() + b"\n", private=True)
     return made
+
+
+def _read_wheel(path: Path) -> bytes:
+    if path.suffix != ".whl":
+        raise ConfigError(
+            f"{path} is no wheel: 'pip wheel --no-deps --wheel-dir . .' in a checkout of Dap-FL makes one."
+        )
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"The wheel {path} cannot be read: {error.strerror}.") from None
 
 
 def _portable(config: RunConfig, policy: PolicyConfig) -> tuple[dict[str, bytes], RunConfig, PolicyConfig]:

@@ -25,7 +25,7 @@ def require_flower() -> None:
     if importlib.util.find_spec("flwr") is None:
         raise ConfigError(
             "The engine 'flower' needs Flower, which is not installed: pip install '.[flower]' in a checkout "
-            "of Dap-FL, or pip install 'flwr==1.41.0' httpx."
+            "of Dap-FL, or pip install 'dapfl-....whl[flower]' with its wheel."
         )
 
 

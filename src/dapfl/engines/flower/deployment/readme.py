@@ -12,10 +12,17 @@ PASSPHRASES = "passphrases"
 
 
 def readme(
-    place: Place, clients: list[ClientId], *, passphrases: bool, committee: CommitteeKeys | None
+    place: Place,
+    clients: list[ClientId],
+    *,
+    passphrases: bool,
+    committee: CommitteeKeys | None,
+    wheel: str | None = None,
 ) -> str:
     """The text for whoever has made the folders."""
     text = _folders(place, clients)
+    if wheel is not None:
+        text += _WHEEL.format(wheel=wheel)
     if passphrases:
         text += _LOCKED
     return text + (_committee(committee) if committee is not None else "")
@@ -54,6 +61,14 @@ def _folders(place: Place, clients: list[ClientId]) -> str:
         To try it without systemd: ./start-supernode.sh, as the one user that owns the folder.
         There is a systemd unit for each program that keeps running.
         """)
+
+
+_WHEEL = """
+## The wheel
+
+Dap-FL itself is in every folder, as {wheel}. The last line of the installation in docs/deployment.md is then
+`sudo /opt/dapfl/venv/bin/pip install client-001/{wheel}`.
+"""
 
 
 _LOCKED = f"""

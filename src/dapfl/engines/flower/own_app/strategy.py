@@ -161,6 +161,7 @@ class DapFL(FedAvg):
 
     def _wait_for_nodes(self, grid: Grid, least: int) -> int:
         deadline = time.monotonic() + self._patience
+        log(INFO, "Dap-FL: waiting for %d nodes, %.0f s at most", least, self._patience)
         while (count := len(list(grid.get_node_ids()))) < least:
             if time.monotonic() >= deadline:
                 raise ConfigError(
@@ -237,6 +238,7 @@ class DapFL(FedAvg):
             return content
 
         transport = FlowerTransport(grid, lookup, pack=packed)
+        log(INFO, "Dap-FL: asking %d nodes for their keys, %.0f s at most", plan.clients, self._patience)
         missing = transport.wait_for(
             set(clients), self._patience, lambda missing: len(lookup.refusals) >= len(missing)
         )
@@ -246,6 +248,9 @@ class DapFL(FedAvg):
                 f"{plan.clients - len(missing)} of {plan.clients} clients can take part, and a round needs "
                 f"{plan.min_cohort}. The lines above and the nodes' logs say why."
             )
+        if missing:
+            absent = ", ".join(map(str, sorted(missing)))
+            log(WARNING, "Dap-FL: beginning without client %s, who may come later", absent)
         wanted = max(int(plan.clients * self.fraction_train), self.min_train_nodes, plan.min_cohort)
         return Federation(
             server,
