@@ -1,5 +1,6 @@
 """Regression: numbers instead of classes, a metric of your own, and Adam instead of plain SGD.
 
+    .venv/bin/pip install scikit-learn
     dapfl run --task examples/regression.py:diabetes --clients 5 --rounds 10
 
 Ten measurements of a person predict how a disease goes on within a year (scikit-learn's diabetes data, no
