@@ -4,11 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from dapfl.crypto import paillier
+from dapfl.federation.server import reception
 from dapfl.federation.server.central_server import CentralServer
+from dapfl.federation.server_state import partial_sum
 from tests.federation.small import Small
 from tests.soak.faults import FaultTally, run_with_faults
 from tests.soak.hostile import Tally, attack
 from tests.soak.load import FLOODERS, KINDS, LOOKED_AT, hostile_messages
+from tests.soak.peak import server_peak
 from tests.soak.scenes import SCENES
 from tests.soak.secrets import forms, leaks, private_values
 
@@ -60,3 +64,12 @@ def test_of_a_flood_cs_opens_one_message_of_each_client_that_it_has_asked(monkey
     asked = 3 * 2 * (3 + FLOODERS)  # three rounds: calls, and requests for the model
     assert sum(opened) - len(KINDS) * LOOKED_AT <= asked
     assert load.refused["duplicate"] == 3 + FLOODERS and load.refused["not-asked"] > 50
+
+
+def test_cs_makes_few_copies_of_large_uploads(monkeypatch):
+    """The product, an upload as it came, and as it was opened; later the aggregate and two messages."""
+    monkeypatch.setattr(reception, "_ENOUGH_BYTES", 1)  # a model is small here, and would be one of several
+    monkeypatch.setattr(partial_sum, "_MOST_BYTES", 0)
+    monkeypatch.setattr(partial_sum, "_BYTES_AT_ONCE", 2**16)
+    monkeypatch.setattr(paillier, "_ROWS_AT_ONCE", 256)
+    assert server_peak(300_000, 5, 512, traced=True).models < 5
