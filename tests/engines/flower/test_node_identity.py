@@ -48,6 +48,25 @@ def test_a_node_that_is_offline_is_not_listed() -> None:
     assert lookup(grid) == {1: 100, 3: 102}
 
 
+def test_a_node_that_comes_later_does_not_take_the_place_of_a_client() -> None:
+    app = ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        return Message(pack_identity(1), reply_to=message)
+
+    grid = Simulation(app, 2)
+    late = grid.contexts.pop(101)
+    lookup = LookupByQuery(3)
+    assert lookup(grid) == {1: 100}
+    grid.contexts[101] = late
+    assert lookup(grid) == {1: 100}
+    assert lookup.refusals == {101: "client-twice"}
+    del grid.contexts[100]  # the client has a new node, and its old one is gone
+    assert lookup(grid) == {1: 101}
+    assert lookup.refusals == {}
+
+
 def test_a_node_that_was_no_client_is_asked_again() -> None:
     answers = {100: pack_identity(1)}
     app = ClientApp()

@@ -14,6 +14,7 @@ from dapfl.engines.flower.apps.transport import failure_in
 from dapfl.federation.transport import ClientId
 
 _RECORD = "dapfl-client"
+_PASSING = ("no-answer", "client-twice")  # what may be otherwise when nodes are looked up again
 
 
 def pack_identity(client: ClientId) -> RecordDict:
@@ -34,9 +35,11 @@ def is_identity_query(content: RecordDict) -> bool:
 class LookupByQuery:
     """A `NodeLookup` that asks each new node which client it is.
 
-    The answer proves nothing. Whatever a node sends later is verified by its signature. A node that is new is
-    waited for, since it may take a minute to load its app; after that, whoever has not answered holds nobody
-    up. `refusals` has the nodes that are no client so far, each with the code of the reason.
+    The answer proves nothing. Whatever a node sends later is verified by its signature. Of several nodes that
+    say to be the same client, the first that is online is believed: one that comes later cannot take its
+    place. A node that is new is waited for, since it may take a minute to load its app; after that, whoever
+    has not answered holds nobody up. `refusals` has the nodes that are no client so far, each with the code
+    of the reason.
     """
 
     def __init__(
@@ -70,9 +73,14 @@ class LookupByQuery:
             self._sleep(self._poll)
             self._collect(grid)
         self._waited_for |= online
-        silent = dict.fromkeys(self._questions.values(), "no-answer")
-        self.refusals = {node: code for node, code in self.refusals.items() if code != "no-answer"} | silent
-        return {client: node for node, client in self._known.items() if client is not None and node in online}
+        found: dict[ClientId, int] = {}
+        passing = dict.fromkeys(self._questions.values(), "no-answer")
+        for node, client in self._known.items():
+            if client is not None and node in online and found.setdefault(client, node) != node:
+                passing[node] = "client-twice"
+        lasting = {node: code for node, code in self.refusals.items() if code not in _PASSING}
+        self.refusals = lasting | passing
+        return found
 
     def _ask(self, grid: Grid, nodes: set[int]) -> None:
         if not nodes:

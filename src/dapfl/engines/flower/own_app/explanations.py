@@ -25,6 +25,9 @@ EXPLANATIONS = {
     "offline": "it is not connected",
     "no-answer": "it has not answered yet; its app may still be starting",
     "late": "it did not answer in time",
+    "client-twice": (
+        "it says to be a client that is connected already; give each node its own keys and partition-id"
+    ),
     "unknown-client": "it is none of this federation's clients",
     "min-cohort": "too few others contributed for the sum to be published",
 }
