@@ -171,7 +171,7 @@ class CryptoConfig(_Config, frozen=True, kw_only=True):
     """
 
     encryption: Encryption = "paillier"  # of contributions
-    decryption: Decryption = "shared"  # who holds SK_CS: every client, or a committee
+    decryption: Decryption = "committee"  # who can open sums: a few clients together, or every client alone
     committee_members: Annotated[int, Meta(ge=2, le=32)] = 5  # how many clients hold a share of the key
     committee_threshold: Natural = 0  # how many decrypt together; 0: enough to withstand two colluders
     envelope: EnvelopeName = "hybrid"  # ε₂: the paper's blocks, or AES with a Paillier key
@@ -194,7 +194,10 @@ class CryptoConfig(_Config, frozen=True, kw_only=True):
                 f"take {SECURE_BITS} or 3072, and {LARGEST_BITS} at most"
             )
         if self.decryption == "committee" and (self.generator, self.randomness) != ("n+1", "djn"):
-            raise ValueError('a committee decrypts under generator = "n+1" and randomness = "djn" only')
+            raise ValueError(
+                'a committee decrypts under generator = "n+1" and randomness = "djn" only: '
+                'choose these, or decryption = "shared"'
+            )
 
 
 class RunConfig(_Config, frozen=True, kw_only=True):

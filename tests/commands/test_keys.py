@@ -36,7 +36,7 @@ def test_existing_keys_are_never_replaced(tmp_path, capfd):
 
 @pytest.mark.parametrize("name", ["server.keys", "client-002.keys"])
 def test_show_tells_what_a_bundle_holds_and_no_secret(tmp_path, capfd, name):
-    generate(tmp_path, "--allow-insecure-small-keys", "--randomness", "full")
+    generate(tmp_path, "--allow-insecure-small-keys", "--decryption", "shared", "--randomness", "full")
     capfd.readouterr()
     assert main(["keys", "show", str(tmp_path / name)]) == 0
     out, _ = capfd.readouterr()
@@ -51,6 +51,17 @@ def test_show_tells_what_a_bundle_holds_and_no_secret(tmp_path, capfd, name):
         assert names == ["PK_CS^Enc", "SK_CS^Sign", "SK_1^Enc", "SK_2^Enc", "PK_1^Sign", "PK_2^Sign"]
     else:
         assert names == ["SK_CS^Enc", "PK_2^Enc", "SK_2^Sign", "PK_CS^Sign", "PK_1^Sign", "PK_2^Sign"]
+
+
+def test_show_tells_who_is_on_the_committee_and_no_share(tmp_path, capfd):
+    generate(tmp_path, "--allow-insecure-small-keys")
+    capfd.readouterr()
+    assert main(["keys", "show", str(tmp_path / "client-002.keys")]) == 0
+    out, _ = capfd.readouterr()
+    _, clients = load_bundles(tmp_path, allow_insecure_small_keys=True)
+    assert clients[2].share is not None and clients[2].sk_cs_enc is None
+    assert str(clients[2].share.s) not in out and f"{clients[2].share.s:x}" not in out
+    assert "share of SK_CS^Enc" in out and "decrypts together with 1 other member" in out
 
 
 def test_show_names_what_is_no_bundle(tmp_path, capfd):

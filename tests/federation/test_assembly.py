@@ -67,7 +67,8 @@ def test_a_configured_federation_learns(config):
     [
         {"crypto.encryption": "none"},
         {"crypto.envelope": "paillier"},
-        {"crypto.randomness": "full", "crypto.generator": "random"},
+        {"crypto.decryption": "shared"},
+        {"crypto.decryption": "shared", "crypto.randomness": "full", "crypto.generator": "random"},
         {"share_reports": False},
     ],
     ids=str,
@@ -127,7 +128,8 @@ def test_configured_adversaries_change_nothing_and_are_summed_up(config):
 def test_a_selecting_server_needs_reports(config):
     with pytest.raises(ConfigError, match="share_reports"):
         played(override(config, {"share_reports": False}), selection="ddpg-client")
-    _, records = played(override(config, {"min_cohort": 2}), selection="ddpg-client")
+    changes = {"min_cohort": 2, "crypto.decryption": "shared"}
+    _, records = played(override(config, changes), selection="ddpg-client")
     assert [client.status for client in records[1].clients].count("unselected") == 2
 
 

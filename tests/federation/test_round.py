@@ -59,8 +59,14 @@ def test_keys_of_full_size_and_either_generator_change_no_bit_either():
     plain = Small(clients=3, encryption="none")
     plain.play(2)
     for crypto in (
-        CryptoConfig(),
-        CryptoConfig(key_bits=512, generator="random", randomness="full", allow_insecure_small_keys=True),
+        CryptoConfig(decryption="shared"),
+        CryptoConfig(
+            key_bits=512,
+            decryption="shared",
+            generator="random",
+            randomness="full",
+            allow_insecure_small_keys=True,
+        ),
     ):
         full = Small(clients=3, keys=generate(3, crypto))
         assert [record.participants for record in full.play(2)] == [3, 3]
@@ -71,7 +77,9 @@ def test_keys_of_full_size_and_either_generator_change_no_bit_either():
 def test_engines_change_no_bit_of_the_model(engine):
     plain = Small(clients=3, encryption="none")
     plain.play(2)
-    crypto = CryptoConfig(key_bits=1024, engine=engine, allow_insecure_small_keys=True)
+    crypto = CryptoConfig(
+        key_bits=1024, engine=engine, decryption="shared", allow_insecure_small_keys=True
+    )
     other = Small(clients=3, keys=generate(3, crypto))
     other.play(2)
     np.testing.assert_array_equal(other.federation.weights, plain.federation.weights)

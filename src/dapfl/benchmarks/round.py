@@ -29,8 +29,8 @@ TASKS = ("logistic-mnist", "cnn-mnist")
 ENCRYPTIONS: Mapping[str, Mapping[str, object]] = {
     "none, trained by torch": {"crypto.encryption": "none", "task": f"{torch_task.__file__}:TASK"},
     "none": {"crypto.encryption": "none"},
-    "hybrid": {"crypto.envelope": "hybrid"},
-    "paillier": {"crypto.envelope": "paillier"},
+    "hybrid": {"crypto.envelope": "hybrid", "crypto.decryption": "shared"},
+    "paillier": {"crypto.envelope": "paillier", "crypto.decryption": "shared"},
     "committee": {"crypto.decryption": "committee"},
 }
 ENOUGH = 10  # rounds that a median should be made of

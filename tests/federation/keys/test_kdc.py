@@ -167,7 +167,9 @@ def test_missing_and_mixed_up_files_are_named(tmp_path):
 @pytest.mark.processes
 def test_many_keys_are_made_in_parallel_processes():
     made = []
-    crypto = CryptoConfig(key_bits=1024, allow_insecure_small_keys=True, randomness="full")
+    crypto = CryptoConfig(
+        key_bits=1024, allow_insecure_small_keys=True, randomness="full", decryption="shared"
+    )
     server, clients = generate(4, crypto, lambda: made.append(1))
     assert len(made) == keys_needed(4) == 10
     assert isinstance(server, ServerBundle)

@@ -50,6 +50,9 @@ class CommitteeChecks(PaillierChecks):
     def check_contribution(self, data: bytes, count: int, binding: bytes) -> Rows:
         """The ciphertexts, if the proof that follows them is good for this binding."""
         length = count * self.row_bytes
+        expected = length + plaintext_proof.proof_bytes(self._pk_enc)
+        if len(data) != expected:
+            raise ProtocolError("wrong-size", f"{len(data)} bytes where a contribution has {expected}")
         numbers = rows_of(data[:length], count, self.row_bytes)
         try:
             plaintext_proof.verify(data[length:], numbers, self._pk_enc, binding)

@@ -46,7 +46,7 @@ def mod(
     *,
     tuning: bool = True,
     encryption: Encryption = "paillier",
-    decryption: Decryption = "shared",
+    decryption: Decryption = "committee",
     min_cohort: int = 3,
     keys: str | Path | None = None,
     deadline: float = 600.0,

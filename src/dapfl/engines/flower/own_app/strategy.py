@@ -45,7 +45,8 @@ class DapFL(FedAvg):
     the metrics of training and evaluation, weighted by the number of examples, and calls `evaluate_fn` with
     the global model of every round. The nodes' ClientApps need `dapfl.flower.mod` among their mods.
 
-    - `encryption`: "none" leaves the tuning alone. `decryption`: by every node ("shared") or a "committee".
+    - `encryption`: "none" leaves the tuning alone. `decryption`: by a "committee", or by every
+      node alone ("shared").
     - `keys`: the folder with `server.keys`, or that file, as `dapfl keys generate` makes them; by default the
       one that the environment variable DAPFL_KEYS names. Without any, keys are made for one simulation.
     - `key_bits`: of keys made for a simulation.
@@ -60,7 +61,7 @@ class DapFL(FedAvg):
         self,
         *fedavg: Any,
         encryption: Encryption = "paillier",
-        decryption: Decryption = "shared",
+        decryption: Decryption = "committee",
         envelope: EnvelopeName = "hybrid",
         codec: CodecName = "exact",
         keys: str | Path | None = None,
