@@ -60,7 +60,7 @@ def test_show_tells_who_is_on_the_committee_and_no_share(tmp_path, capfd):
     out, _ = capfd.readouterr()
     _, clients = load_bundles(tmp_path, allow_insecure_small_keys=True)
     assert clients[2].share is not None and clients[2].sk_cs_enc is None
-    assert str(clients[2].share.s) not in out and f"{clients[2].share.s:x}" not in out
+    assert str(clients[2].share.secret) not in out and f"{clients[2].share.secret:x}" not in out
     assert "share of SK_CS^Enc" in out and "decrypts together with 1 other member" in out
 
 

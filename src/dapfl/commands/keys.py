@@ -138,6 +138,7 @@ def _decryption_keys(bundle: "ClientBundle") -> "list[tuple[str, str, PublicKey]
     committee = bundle.committee.committee
     lines = [("PK_CS^Enc", "encrypts contributions", committee.public_key)]
     if bundle.share is not None:
-        what = f"decrypts together with {committee.threshold - 1} other members (private)"
+        others = committee.threshold - 1
+        what = f"decrypts together with {others} other member{'s' * (others > 1)} (private)"
         lines.append(("share of SK_CS^Enc", what, committee.public_key))
     return lines
