@@ -77,9 +77,7 @@ def test_keys_of_full_size_and_either_generator_change_no_bit_either():
 def test_engines_change_no_bit_of_the_model(engine):
     plain = Small(clients=3, encryption="none")
     plain.play(2)
-    crypto = CryptoConfig(
-        key_bits=1024, engine=engine, decryption="shared", allow_insecure_small_keys=True
-    )
+    crypto = CryptoConfig(key_bits=1024, engine=engine, decryption="shared", allow_insecure_small_keys=True)
     other = Small(clients=3, keys=generate(3, crypto))
     other.play(2)
     np.testing.assert_array_equal(other.federation.weights, plain.federation.weights)

@@ -37,7 +37,9 @@ SEED = Option("seed", "seed", "decides everything random but keys", "K")
 MIN_COHORT = Option("min-cohort", "min_cohort", "the fewest contributions that are aggregated", "N")
 ENCRYPTION = Option("encryption", "crypto.encryption", "how contributions are encrypted")
 DECRYPTION = Option(
-    "decryption", "crypto.decryption", "who can decrypt a sum: a committee of clients together, or every client alone"
+    "decryption",
+    "crypto.decryption",
+    "who can decrypt a sum: a committee of clients together, or every client alone",
 )
 KEY_BITS = Option("key-bits", "crypto.key_bits", "the size of the keys", "B")
 SMALL_KEYS = Option(
