@@ -157,11 +157,19 @@ def test_a_server_cannot_talk_a_node_into_smaller_sums_than_its_committee_protec
     assert "this node's mod asks for min_cohort=5" in caplog.text
 
 
-def test_a_round_without_evaluation_is_one_exchange() -> None:
-    grid = grid_of([small_mod(tuning=False)])
-    result = start(dapfl.flower.DapFL(fraction_evaluate=0.0, **SMALL), grid, rounds=3)
-    # Each node says who it is and takes part in three rounds; some tell the last model, or its hash.
-    assert 4 * (1 + 3) < len(grid.kinds) <= 4 * (1 + 3 + 1)
+@pytest.mark.parametrize(
+    ("decryption", "more"),
+    [
+        ("shared", 4),  # at the end some tell the last model, or its hash
+        ("committee", 3 * 3),  # in every round three of the four members decrypt: one exchange more
+    ],
+)
+def test_a_round_without_evaluation_is_one_exchange_or_two(decryption: Any, more: int) -> None:
+    grid = grid_of([small_mod(tuning=False, decryption=decryption)])
+    strategy = dapfl.flower.DapFL(fraction_evaluate=0.0, decryption=decryption, **SMALL)
+    result = start(strategy, grid, rounds=3)
+    # Each node says who it is and takes part in three rounds.
+    assert 4 * (1 + 3) < len(grid.kinds) <= 4 * (1 + 3) + more
     assert set(result.train_metrics_clientapp) == {1, 2, 3}
 
 
@@ -294,7 +302,7 @@ def not_installed(mods: list[Any]) -> Any:
         (counting(0), {}, "returned no number of examples", "whole number 'num-examples'"),
         (counting(10**6), {}, "more samples than max_samples", "DapFL(max_samples=1000000)"),
         (quadratic, {"min_cohort": 4}, "do not agree on the protection", "min_cohort=4"),
-        (quadratic, {"decryption": "committee"}, "do not agree on the protection", "decryption='committee'"),
+        (quadratic, {"decryption": "shared"}, "do not agree on the protection", "decryption='shared'"),
         (quadratic, {"keys": "/nowhere"}, "it has no keys of this federation", "/nowhere"),
         (quadratic, None, "is dapfl installed there, and dapfl.flower.mod among its mods?", ""),
         (not_installed, {}, "is dapfl installed there?", ""),
@@ -345,7 +353,7 @@ def test_a_node_with_foreign_keys_contributes_nothing(
 
 def test_an_altered_plan_is_refused_by_every_node() -> None:
     """Someone between server and nodes lowers the minimum cohort: no signature fits the plan any more."""
-    grid = grid_of([small_mod(tuning=False, min_cohort=2)])
+    grid = grid_of([small_mod(tuning=False, decryption="shared", min_cohort=2)])
     deliver = grid.deliver
 
     def altered(message: Message) -> Message:
@@ -360,7 +368,8 @@ def test_an_altered_plan_is_refused_by_every_node() -> None:
 
     grid.deliver = altered  # type: ignore[method-assign]
     rounds: list[RoundRecord] = []
-    start(dapfl.flower.DapFL(fraction_evaluate=0.0, on_round=rounds.append, **SMALL), grid, rounds=1)
+    strategy = dapfl.flower.DapFL(fraction_evaluate=0.0, decryption="shared", on_round=rounds.append, **SMALL)
+    start(strategy, grid, rounds=1)
     assert [record.cohort for record in rounds] == [()]
     assert {str(client.status) for client in rounds[0].clients} <= {
         "rejected:bad-signature",
@@ -387,8 +396,8 @@ def test_an_old_federation_cannot_be_replayed() -> None:
 
     folder = Path(tempfile.gettempdir()) / "keys"
     bundles.save_bundles(folder, *kdc.generate(4, crypto))
-    for context in grid.contexts.values():
-        context.node_config["keys"] = str(folder)
+    for node, context in grid.contexts.items():
+        context.node_config |= {"keys": str(folder), "state-dir": str(folder.parent / f"state-{node}")}
     strategy = dapfl.flower.DapFL(keys=folder, fraction_evaluate=0.0, **SMALL)
     start(strategy, grid, rounds=1)
     recorded, _ = list(old), start(strategy, grid, rounds=1)
