@@ -60,6 +60,19 @@ def test_a_program_can_be_started_again(tmp_path: Path) -> None:
     assert short.log.read_text() == "here\nhere\n"
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize(("us", "output"), [(1, "here\n"), (4711, "")])
+def test_the_first_process_of_a_container_may_start_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, us: int, output: str
+) -> None:
+    """Elsewhere, a parent with the number 1 means that ours has died."""
+    monkeypatch.setattr(os, "getpid", lambda: us)
+    monkeypatch.setattr(os, "getppid", lambda: 1)  # as the program sees it
+    short = program(tmp_path, "print('here')").start()
+    short.wait()
+    assert short.log.read_text() == output
+
+
 def test_a_program_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
     stop([program(tmp_path, "")])
 

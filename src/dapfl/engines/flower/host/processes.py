@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -44,7 +45,7 @@ class Program:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches only us, and `stop` finds its group
-                preexec_fn=_die_with_parent,
+                preexec_fn=partial(_die_with_parent, os.getpid()),
             )
         return self
 
@@ -142,10 +143,10 @@ def accepts_connections(address: str) -> bool:
     return False
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(parent: int) -> None:
     """Asks Linux to end this process when its parent is killed. Other systems offer no such thing."""
     if sys.platform == "linux":
         parent_death_signal = 1  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
-        if os.getppid() == 1:
+        if os.getppid() != parent:  # which is 1 in a container that runs nothing else
             os._exit(1)  # the parent died before we could ask
