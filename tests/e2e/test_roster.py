@@ -43,7 +43,7 @@ def newest(federation: DeployedFederation) -> Enrolment:
 @pytest.fixture
 def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeployedFederation:
     """Five clients have played, then client 5 was removed, and the others have gone on without it."""
-    federation = DeployedFederation(tmp_path, monkeypatch, 4, "--setting", "small")
+    federation = DeployedFederation(tmp_path, monkeypatch, 4, "--setting", "small", "--decryption", "shared")
     federation.begin(federation.run, until=1)
     federation.deploy("remove", 5)
     federation.go_on()
