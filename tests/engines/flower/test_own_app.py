@@ -450,14 +450,18 @@ def test_keys_of_a_deployment_say_who_a_node_is(tmp_path: Path) -> None:
 def test_a_node_that_is_late_is_named_and_joins_when_it_comes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crypto = CryptoConfig(key_bits=512, allow_insecure_small_keys=True)
+    crypto = CryptoConfig(decryption="shared", key_bits=512, allow_insecure_small_keys=True)
     bundles.save_bundles(tmp_path / "keys", *kdc.generate(4, crypto))
-    grid = grid_of([small_mod(tuning=False, keys=tmp_path / "keys")])
+    grid = grid_of([small_mod(tuning=False, decryption="shared", keys=tmp_path / "keys")])
     rounds: list[RoundRecord] = []
     everyone = grid.get_node_ids()
     monkeypatch.setattr(grid, "get_node_ids", lambda: everyone[: 4 if rounds else 3])
     strategy = dapfl.flower.DapFL(
-        keys=tmp_path / "keys", fraction_evaluate=0.0, on_round=rounds.append, **SMALL
+        decryption="shared",
+        keys=tmp_path / "keys",
+        fraction_evaluate=0.0,
+        on_round=rounds.append,
+        **SMALL,
     )
     with caplog.at_level("INFO", logger="flwr"):
         start(strategy, grid, rounds=3)
