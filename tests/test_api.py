@@ -247,9 +247,14 @@ def test_a_module_of_another_architecture_is_refused(result: dapfl.RunResult) ->
         result.load_into(nn.Linear(2, 2))
 
 
-@pytest.mark.parametrize("name", ["learning", "choices", "agents", "participation", "phases"])
+@pytest.mark.parametrize("name", ["learning", "choices", "participation", "phases"])
 def test_a_run_can_be_drawn(result: dapfl.RunResult, name: FigureName) -> None:
     assert result.figure(name).axes
+
+
+def test_agents_that_learn_can_be_drawn(tmp_path: Path) -> None:
+    learning = small_run(tmp_path / "learning", policy={"agent": {"steps": 2}})
+    assert learning.figure("agents").axes
 
 
 def test_a_figure_that_is_not_there_is_one_sentence(result: dapfl.RunResult, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_an_attacker_is_refused_by_name_and_changes_nothing(name, one_exchange_p
 
 @pytest.mark.parametrize("name", {**EXPECTED, **COMMITTEE})
 def test_against_a_committee_every_attacker_is_refused(name):
-    expected = {**EXPECTED, **COMMITTEE, "wrong-size": {"unproved"}}[name]
+    expected = {**EXPECTED, **COMMITTEE}[name]
     seat = name in INSIDERS
     check_refused(by_committee(seat=seat), by_committee(name, seat=seat), expected)
 

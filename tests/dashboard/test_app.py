@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from importlib.resources import files
@@ -135,7 +136,9 @@ def test_a_stream_tells_everything_then_each_new_round_then_ends(tmp_path):
         assert await data(stream) is None
         looking.cancel()
 
-    asyncio.run(asyncio.wait_for(follow(), timeout=30))
+    # In a thread of its own: browser tests leave a running event loop in this one.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, asyncio.wait_for(follow(), timeout=30)).result()
 
 
 def test_the_server_stops_while_a_page_is_connected(tmp_path):

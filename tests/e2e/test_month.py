@@ -97,7 +97,7 @@ def test_a_server_enrols_nobody_without_the_kdc(tmp_path: Path, monkeypatch: pyt
 def test_updates_are_applied_once_and_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    month = DeployedFederation(tmp_path, monkeypatch, rounds=1)
+    month = DeployedFederation(tmp_path, monkeypatch, 1, "--decryption", "shared")
     for _ in range(2):
         assert cli.main(["deploy", "remove", str(month.deployment), str(5 - _)]) == 0
     first, second = (month.deployment / f"update-00{n}" / "server.update" for n in (1, 2))

@@ -21,6 +21,7 @@ CLIENTS = (1, 2)
 def test_the_scripts_of_a_deployment_make_a_federation(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "deployment")
     small = ["--key-bits", "512", "--allow-insecure-small-keys", "--min-cohort", "2"]
+    small += ["--decryption", "shared"]  # there is nothing to protect in a federation of two
     data = ["--task", f"{TASK}:TASK", "--own-data", "600", "--rounds", "1"]
     given = ["--clients", str(len(CLIENTS)), "--out", str(deployment.path)]
     assert cli.main(["deploy", "init", *given, *small, *data]) == 0

@@ -157,7 +157,9 @@ def test_a_run_survives_its_processes_and_ends_with_the_same_model(tmp_path: Pat
     config = write_config(tmp_path, clients=4)
     deployment = Deployment(run / "flower")
 
-    with dapfl_run(output, "--config", config, "--out", run) as process:
+    # Two of four clients will lose their keys: a committee of the four could not decrypt any more.
+    shared = ("--decryption", "shared")
+    with dapfl_run(output, "--config", config, "--out", run, *shared) as process:
         # A SuperNode is killed in the middle of a round and comes back: the round waits for it.
         wait_for_round(deployment.client(2), 1, process, output)
         os.kill(process_of(deployment.client(2).path, "flower-supernode"), signal.SIGTERM)
@@ -220,7 +222,8 @@ def stranger_gets_in(folder: Path, deployment: Deployment, port: int) -> bool:
 def test_an_interrupted_run_leaves_no_process_behind(tmp_path: Path) -> None:
     run, output = tmp_path / "run", tmp_path / "output"
     config = write_config(tmp_path, clients=1)
-    with dapfl_run(output, "--config", config, "--out", run) as process:
+    alone = ("--decryption", "shared")  # a committee protects nobody from himself
+    with dapfl_run(output, "--config", config, "--out", run, *alone) as process:
         wait_for_round(Deployment(run / "flower").client(1), 1, process, output)
         assert processes_of(run)
         process.send_signal(signal.SIGINT)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,9 @@ def get(app: ASGIApp, path: str) -> tuple[int, str, str]:
         sent.append(message)
 
     scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
-    asyncio.run(app(scope, receive, send))
+    # In a thread of its own: browser tests leave a running event loop in this one.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, app(scope, receive, send)).result()
     headers = dict(sent[0]["headers"])
     text = b"".join(message.get("body", b"") for message in sent[1:]).decode()
     return sent[0]["status"], headers[b"content-type"].decode(), text
