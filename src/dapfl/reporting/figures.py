@@ -79,7 +79,7 @@ def _focus(axes: Axes, found: Sequence[Curve]) -> None:
 
 def agent_losses_figure(groups: Sequence[Group]) -> Figure | None:
     """Losses of critic and actor of the strongest clients' agents over rounds (Fig. 5)."""
-    learning = [group for group in groups if group.has_agents]
+    learning = [group for group in groups if group.learns]
     if not learning:
         return None
     ink = inks([(group.setting, group.label) for group in learning])

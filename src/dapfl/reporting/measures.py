@@ -76,7 +76,12 @@ class Group:
 
     @property
     def has_agents(self) -> bool:
-        """Whether some client of it has an agent that learns."""
+        """Whether an agent chooses for some client of it; it may learn, or keep what it has learned before."""
+        return any(client.q is not None for run in self.runs for client in run.rounds[-1].clients)
+
+    @property
+    def learns(self) -> bool:
+        """Whether some client of it has an agent that learns during the run."""
         return any(client.critic_loss is not None for run in self.runs for client in run.rounds[-1].clients)
 
     def spread(self, measure: Callable[[Run], float | None]) -> Spread | None:

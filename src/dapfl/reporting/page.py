@@ -221,7 +221,7 @@ def _choices(groups: Sequence[Group]) -> str:
 
 
 def _losses(groups: Sequence[Group]) -> str:
-    if not any(group.has_agents for group in groups):
+    if not any(group.learns for group in groups):
         return ""
     return (
         '<h3 class="part">Losses of the strongest clients’ agents</h3><div class="grid">'
