@@ -76,7 +76,7 @@ class Group:
 
     @property
     def has_agents(self) -> bool:
-        """Whether an agent chooses for some client of it; it may learn, or keep what it has learned before."""
+        """Whether an agent chooses for some client of it, whether it learns meanwhile or not."""
         return any(client.q is not None for run in self.runs for client in run.rounds[-1].clients)
 
     @property
