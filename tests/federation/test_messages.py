@@ -30,6 +30,7 @@ from dapfl.federation.messages import (
     decode_delivery,
     decode_sealed,
     decode_server_body,
+    deliver_proposal,
     digest,
     encode,
 )
@@ -98,6 +99,18 @@ def test_large_messages_are_read_in_place_and_have_one_encoding(size, parts):
     assert isinstance(inside, Upload) and encode(inside) == body
     sealed = encode(Sealed(VERSION, 7, delivery))
     assert decode_sealed(sealed, len(sealed)).box == delivery
+
+
+@pytest.mark.parametrize("size", [0, 300, 70_000])
+@pytest.mark.parametrize("uploads", [0, 1, 20])
+def test_a_proposal_is_written_and_signed_inside_its_delivery(size, uploads):
+    proposal = Proposal(CONTEXT, (Signed(bytes(size), b"signature"),) * uploads, (b"count",) * uploads)
+    message, signed, shared = deliver_proposal(proposal, digest)
+    expected = Signed(encode(proposal), digest(encode(proposal)))
+    assert message == encode(Delivery(VERSION, (expected,)))
+    assert (bytes(signed.body), signed.signature) == (expected.body, expected.signature)
+    assert encode(shared) == encode(proposal)
+    assert signed.body.obj is message and all(upload.body.obj is message for upload in shared.uploads)
 
 
 def test_a_large_message_in_another_encoding_is_refused():

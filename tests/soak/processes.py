@@ -24,7 +24,7 @@ import psutil
 from tests.soak.faults import FaultTally
 from tests.soak.whole_runs import ROOT, Engine, configuration
 
-ROUNDS, CLIENTS = 6, 3
+ROUNDS, CLIENTS = 20, 3
 _PATIENCE = 1200.0  # seconds in which a run must end
 _CONFIG = configuration(ROOT / "tests" / "engines" / "tiny_task.py", "small", CLIENTS, ROUNDS)
 _VICTIMS: dict[Engine, dict[str, str]] = {
@@ -39,7 +39,7 @@ _FULL = "disk-full"  # of the local engine: a disk of its own, where this user m
 _BETWEEN = ("run-killed", "newest-checkpoint-damaged", "newest-checkpoint-missing")
 
 
-def run_with_faults(tally: FaultTally, seed: int, engine: Engine, most: int = 4) -> None:
+def run_with_faults(tally: FaultTally, seed: int, engine: Engine, most: int = 12) -> None:
     """One run with up to `most` faults."""
     rng = np.random.default_rng(seed)
     expected, usual = _undisturbed(engine)
@@ -49,7 +49,7 @@ def run_with_faults(tally: FaultTally, seed: int, engine: Engine, most: int = 4)
         kinds = [*_VICTIMS[engine], *_BETWEEN, *([_FULL] if small and engine == "local" else [])]
         for _ in range(most):
             fault = str(rng.choice(kinds))
-            if _ended_within(process, float(rng.uniform(0.2, 1.0)) * usual):
+            if _ended_within(process, float(rng.uniform(0.1, 0.8)) * usual):
                 break
             if fault in _BETWEEN:
                 _kill_all(process)
@@ -178,11 +178,16 @@ def _kill_all(process: subprocess.Popen[Any]) -> None:
 
 def _kill_one(process: subprocess.Popen[Any], name: str, rng: np.random.Generator) -> bool:
     """Kills one of the run's processes whose command line has this in it; whether there was one."""
+    found: list[int] = []
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.Error):  # it has just ended
+                if name in str(child.cmdline()):
+                    found.append(child.pid)
     try:
-        found = [p for p in psutil.Process(process.pid).children(recursive=True) if name in str(p.cmdline())]
         if found:
-            os.kill(found[int(rng.integers(len(found)))].pid, signal.SIGKILL)
-    except (psutil.Error, ProcessLookupError):
+            os.kill(found[int(rng.integers(len(found)))], signal.SIGKILL)
+    except ProcessLookupError:
         return False
     return bool(found)
 
@@ -190,10 +195,11 @@ def _kill_one(process: subprocess.Popen[Any], name: str, rng: np.random.Generato
 def _spoil(path: Path, fault: str, rng: np.random.Generator) -> bool:
     """Damages or removes the newest checkpoint, if there is an older one."""
     newest = path / "checkpoint" / "checkpoint.msgpack"
-    if fault == "run-killed" or not newest.with_name("checkpoint.previous.msgpack").exists():
+    both = (newest, newest.with_name("checkpoint.previous.msgpack"))  # one fault at a time is survived
+    if fault == "run-killed" or not all(each.exists() for each in both):
         return fault == "run-killed"
     if fault == "newest-checkpoint-missing":
-        newest.unlink(missing_ok=True)
+        newest.unlink()
     else:
         data = bytearray(newest.read_bytes())
         data[int(rng.integers(len(data)))] ^= 1 << int(rng.integers(8))

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, Literal
 
 from dapfl.federation.client import Client
+from dapfl.federation.global_model.committee_decryption import CommitteeDecryption
 from dapfl.federation.messages import Signed, associated_data, decode_delivery, decode_sealed
 from dapfl.federation.server.central_server import CentralServer
 from dapfl.federation.transport import ClientId
@@ -71,6 +72,8 @@ class Scene:
     def _copy(self, participant: Any) -> Any:
         """A participant with the same keys and parameters, and a memory of its own."""
         keep = [participant._suite, participant._parameters, self.small.parameters]
+        if isinstance(recovery := getattr(participant, "recovery", None), CommitteeDecryption):
+            keep.append(recovery._proposal)  # never changed, and its views cannot be copied
         return copy.deepcopy(participant, {id(each): each for each in keep})
 
 

@@ -67,10 +67,22 @@ def test_of_a_flood_cs_opens_one_message_of_each_client_that_it_has_asked(monkey
     assert load.refused["duplicate"] == 3 + FLOODERS and load.refused["not-asked"] > 50
 
 
-def test_cs_makes_few_copies_of_large_uploads(monkeypatch):
-    """The product, an upload as it came, and as it was opened; later the aggregate and two messages."""
-    monkeypatch.setattr(reception, "_ENOUGH_BYTES", 1)  # a model is small here, and would be one of several
+def small_batches(monkeypatch):
+    """A model is small here, and would be one of several that are worked on at once."""
+    monkeypatch.setattr(reception, "_ENOUGH_BYTES", 1)
     monkeypatch.setattr(partial_sum, "_MOST_BYTES", 0)
     monkeypatch.setattr(partial_sum, "_BYTES_AT_ONCE", 2**16)
     monkeypatch.setattr(paillier, "_ROWS_AT_ONCE", 256)
+
+
+def test_cs_makes_few_copies_of_large_uploads(monkeypatch):
+    """The product, an upload as it came, and as it was opened; later the aggregate and two messages."""
+    small_batches(monkeypatch)
     assert server_peak(300_000, 5, 512, traced=True).models < 5
+
+
+def test_for_a_committee_cs_holds_each_upload_once_and_once_more_in_the_proposal(monkeypatch):
+    """Besides what it holds without a committee, less the messages that ask for the model."""
+    small_batches(monkeypatch)
+    clients = 8
+    assert server_peak(300_000, clients, 512, decryption="committee", traced=True).models < 2 * clients + 4

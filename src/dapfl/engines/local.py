@@ -82,15 +82,16 @@ def _serve(connection: Connection, team: Team | None) -> None:
             return
         connection.send(None)
         while True:
-            request = connection.recv()
-            for client in request.clients:
+            exchange, its_clients = connection.recv()
+            message = connection.recv_bytes()
+            for client in its_clients:
                 hosted = clients[client]
                 try:
-                    reply = hosted.handle(request.message)
-                    answer = _Answer(request.exchange, client, reply, hosted.saved_state())
+                    reply = hosted.handle(message)
+                    answer = _Answer(exchange, client, reply, hosted.saved_state())
                 except Exception:
                     # Clients report their own failures. Any other exception may quote private data.
-                    answer = _Answer(request.exchange, client, None, None)
+                    answer = _Answer(exchange, client, None, None)
                 connection.send(answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent has closed the connection or has died
@@ -206,7 +207,8 @@ class WorkerPool:
                 worker.current = worker.queue.popleft()
                 # If the worker has died meanwhile, the next receive notices it.
                 with suppress(BrokenPipeError, ConnectionResetError):
-                    worker.connection.send(worker.current)
+                    worker.connection.send((worker.current.exchange, worker.current.clients))
+                    worker.connection.send_bytes(worker.current.message)  # large: pickled, it would be copied
 
     def _take(
         self, worker: _Worker, answer: _Answer, failures: dict[ClientId, str]

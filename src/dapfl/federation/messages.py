@@ -13,7 +13,8 @@ docs/protocol.md describes the format byte by byte.
 """
 
 import hashlib
-from collections.abc import Iterator
+import io
+from collections.abc import Callable, Iterator
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
@@ -236,7 +237,8 @@ class Sealed(_Part, frozen=True, array_like=True):
     box: bytes
 
 
-# What CS receives is large. Here a large field is a view of the message that it came in, not a copy.
+# What CS receives, and what it sends on to a committee, is large. Here a large field is a view of the message
+# that it came in or goes out with, not a copy.
 
 
 class _SignedInPlace(Signed, frozen=True, array_like=True):
@@ -255,6 +257,10 @@ class _UploadInPlace(Upload, frozen=True, array_like=True, tag="upload"):
     contribution: memoryview  # type: ignore[assignment]
 
 
+class _ProposalInPlace(Proposal, frozen=True, array_like=True, tag="proposal"):
+    uploads: tuple[_SignedInPlace, ...]
+
+
 _ClientBodyInPlace = _UploadInPlace | Report | Notice | RecoveryAnswer | Refusal
 
 _encoder = msgspec.msgpack.Encoder()
@@ -262,6 +268,7 @@ _deliveries: msgspec.msgpack.Decoder[Delivery] = msgspec.msgpack.Decoder(Deliver
 _deliveries_in_place: msgspec.msgpack.Decoder[Delivery] = msgspec.msgpack.Decoder(_DeliveryInPlace)
 _sealed: msgspec.msgpack.Decoder[Sealed] = msgspec.msgpack.Decoder(_SealedInPlace)
 _server_bodies: msgspec.msgpack.Decoder[ServerBody] = msgspec.msgpack.Decoder(ServerBody)
+_proposals_in_place: msgspec.msgpack.Decoder[Proposal] = msgspec.msgpack.Decoder(_ProposalInPlace)
 _reports = msgspec.msgpack.Decoder(ClientReport)
 _client_bodies: msgspec.msgpack.Decoder[ClientBody] = msgspec.msgpack.Decoder(ClientBody)
 _client_bodies_in_place: msgspec.msgpack.Decoder[ClientBody] = msgspec.msgpack.Decoder(_ClientBodyInPlace)
@@ -270,6 +277,27 @@ _client_bodies_in_place: msgspec.msgpack.Decoder[ClientBody] = msgspec.msgpack.D
 def encode(message: Struct) -> bytes:
     """The one encoding of a message."""
     return _encoder.encode(message)
+
+
+def deliver_proposal(proposal: Proposal, sign: Callable[[bytes], bytes]) -> tuple[bytes, Signed, Proposal]:
+    """A delivery of nothing but a proposal; the signed proposal; and the same proposal once more.
+
+    A proposal is as large as all uploads together. So it is written into the delivery, and signed there: the
+    signed body, and the uploads of the proposal that is returned, are views of the delivery.
+    """
+    pieces = list(_pieces(proposal))
+    length = sum(map(len, pieces))
+    buffer = io.BytesIO()
+    buffer.write(b"\x92" + _encoder.encode(VERSION) + b"\x91\x92" + _header(length))
+    start = buffer.tell()
+    for piece in pieces:
+        buffer.write(piece)
+    with buffer.getbuffer() as written:
+        signature = sign(written[start:])  # type: ignore[arg-type]  # looked at, not kept
+    buffer.write(_encoder.encode(signature))
+    message = buffer.getvalue()  # the buffer itself, not a copy
+    body = memoryview(message)[start : start + length]
+    return message, _SignedInPlace(body, signature), _proposals_in_place.decode(body)
 
 
 def digest(data: bytes) -> bytes:
@@ -368,10 +396,9 @@ def _is_canonical(message: object, data: bytes) -> bool:
 
 
 def _pieces(value: object) -> Iterator[bytes | memoryview]:
-    """What `encode` makes of a value, piece by piece, without a copy of its views."""
-    if isinstance(value, memoryview):
-        width = 1 if len(value) < 2**8 else 2 if len(value) < 2**16 else 4
-        yield {1: b"\xc4", 2: b"\xc5", 4: b"\xc6"}[width] + len(value).to_bytes(width, "big")
+    """What `encode` makes of a value, piece by piece, without a copy of its bytes and views."""
+    if isinstance(value, bytes | memoryview):
+        yield _header(len(value))
         yield value
     elif isinstance(value, _Part):
         tag = value.__struct_config__.tag
@@ -384,3 +411,9 @@ def _pieces(value: object) -> Iterator[bytes | memoryview]:
             yield from _pieces(item)
     else:
         yield _encoder.encode(value)
+
+
+def _header(length: int) -> bytes:
+    """What comes before so many bytes."""
+    width = 1 if length < 2**8 else 2 if length < 2**16 else 4
+    return {1: b"\xc4", 2: b"\xc5", 4: b"\xc6"}[width] + length.to_bytes(width, "big")

@@ -116,6 +116,10 @@ class CommitteeDecryption:
         self._asked.update(left)
         return dict.fromkeys(left, self._proposal)
 
+    def hold(self, proposal: Proposal) -> None:
+        """From now on the uploads are those inside the message to the members, and are not held twice."""
+        self._proposal = proposal
+
     def _doubt(self, member: ClientId) -> int:
         """How doubtful it is that a member can be reached now."""
         status = self._memory.ledger.status.get(member, Status.UNSELECTED)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from dapfl.federation.global_model.models import GlobalModel
 from dapfl.federation.global_model.parameters import PublicParameters
-from dapfl.federation.messages import Context, RecoveryAnswer, RecoveryOrder, Signed
+from dapfl.federation.messages import Context, Proposal, RecoveryAnswer, RecoveryOrder, Signed
 from dapfl.federation.server_state.memory import ServerMemory
 from dapfl.federation.transport import ClientId
 
@@ -47,6 +47,10 @@ class ModelRecovery(Protocol):
 
     def requests(self, clients: Sequence[ClientId], address: Address) -> dict[ClientId, RecoveryOrder]:
         """Whom to ask for what in the next exchange; nobody if the model is known or all were asked."""
+
+    def hold(self, proposal: Proposal) -> None:
+        """This is the proposal among the requests, in the memory of the message that carries it: it takes the
+        place of the one that was returned."""
 
     # What CS receives
 

@@ -12,7 +12,7 @@ from dapfl.errors import ProtocolError
 from dapfl.federation.global_model.models import commitment_of
 from dapfl.federation.global_model.parameters import PublicParameters
 from dapfl.federation.global_model.recovery import Address, Seal
-from dapfl.federation.messages import Answer, RecoveryAnswer, RecoveryOrder, Request, Signed
+from dapfl.federation.messages import Answer, Proposal, RecoveryAnswer, RecoveryOrder, Request, Signed
 from dapfl.federation.records import Status
 from dapfl.federation.server_state.memory import ServerMemory
 from dapfl.federation.server_state.model_agreement import UNUSABLE, ModelAgreement
@@ -60,6 +60,9 @@ class SharedDecryption:
         return requests
 
     # What CS receives --------------------------------------------------------------------------
+
+    def hold(self, proposal: Proposal) -> None:
+        """Nobody is sent a proposal."""
 
     def take_answer(self, sender: ClientId, answer: RecoveryAnswer) -> None:
         """The model, from the client that was asked for it; its hash alone, from a witness."""

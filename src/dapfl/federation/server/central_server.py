@@ -185,7 +185,7 @@ class CentralServer:
             requests = self.recovery.requests(clients, self._address)
         for client, request in requests.items():
             if id(request) not in signed:
-                signed[id(request)] = self._order(request)
+                signed[id(request)] = self._order(request, deliveries)
             kind = "proposal" if isinstance(request, Proposal) else "request"
             messages[client] = self._deliver(client, [signed[id(request)]], kind, deliveries)
         return messages
@@ -217,8 +217,13 @@ class CentralServer:
         ledger.note_delivery(client, name, kind)
         return message
 
-    def _order(self, body: Order) -> _SignedOrder:
-        return SentOrder(order_kind(body), body.context.model), self._outgoing.sign(body)
+    def _order(self, body: Order, deliveries: Deliveries | None = None) -> _SignedOrder:
+        order = SentOrder(order_kind(body), body.context.model)
+        if isinstance(body, Proposal) and deliveries is not None:
+            signed, shared = self._outgoing.propose(body, deliveries)
+            self.recovery.hold(shared)
+            return order, signed
+        return order, self._outgoing.sign(body)
 
     def _seal(self, model: GlobalModel, cohort: tuple[ClientId, ...] = ()) -> Signed:
         return self._outgoing.snapshot(max(self.round, 0), model, cohort)

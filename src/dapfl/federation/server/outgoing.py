@@ -12,10 +12,12 @@ from dapfl.federation.messages import (
     Delivery,
     Initial,
     Membership,
+    Proposal,
     ServerBody,
     Signed,
     Snapshot,
     associated_data,
+    deliver_proposal,
     digest,
     encode,
     make_scope,
@@ -56,6 +58,14 @@ class Outgoing:
         with self._watch.phase("sign"):
             return Signed(encoded, self.suite.sign(encoded))
 
+    def propose(self, proposal: Proposal, deliveries: "Deliveries") -> tuple[Signed, Proposal]:
+        """A proposal with the signature of CS, and the same proposal; both share the memory of the delivery
+        that is made of it."""
+        with self._watch.phase("sign"):
+            message, signed, shared = deliver_proposal(proposal, self.suite.sign)
+        deliveries.note([signed], message)
+        return signed, shared
+
     def membership(self, t: int) -> list[Signed]:
         """The roster for clients that may not have it; nothing where clients have never changed."""
         if self.roster is None:
@@ -88,7 +98,10 @@ class Deliveries:
         """The delivery of these parts, and its hash."""
         key = tuple(map(id, parts))
         if key not in self._made:
-            message = encode(Delivery(VERSION, tuple(parts)))
-            self._made[key] = tuple(parts), message, digest(message)
+            self.note(parts, encode(Delivery(VERSION, tuple(parts))))
         _, message, name = self._made[key]
         return message, name
+
+    def note(self, parts: Sequence[Signed], message: bytes) -> None:
+        """The delivery of these parts is made already."""
+        self._made[tuple(map(id, parts))] = tuple(parts), message, digest(message)
