@@ -124,7 +124,8 @@ class Folders:
                 rng = stream(config.seed, "sgd", client.id, record.round, *again)
                 local = learner.train(model.weights, chosen, rng)
                 steps = chosen.alpha * math.ceil(SAMPLES / chosen.batch_size)
-                numbers = parameters.step.contribution(model, local, steps)
+                rate = client.unit or client.eta
+                numbers = parameters.step.contribution(model, local, steps, rate)
                 references = parameters.references(model)
                 rows.append(parameters.codec.encode(numbers, SAMPLES, references, None).plaintexts)
             if rows:

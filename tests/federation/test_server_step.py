@@ -1,5 +1,6 @@
 """Another server step than the paper's: it has a memory, which must reach everyone that has the model."""
 
+import math
 from dataclasses import replace
 
 import msgspec
@@ -9,7 +10,13 @@ import pytest
 from dapfl.config import ServerStepConfig
 from dapfl.errors import ProtocolError
 from dapfl.federation.global_model.models import GlobalModel
-from dapfl.federation.global_model.server_step import FedAdam, NormalisedAverage, TakeAverage, server_step
+from dapfl.federation.global_model.server_step import (
+    FedAdam,
+    NormalisedAverage,
+    Signals,
+    TakeAverage,
+    server_step,
+)
 from dapfl.federation.server_state.state_file import StateFile
 from dapfl.hyperparameters import Hyperparameters
 from dapfl.tuning.policy import HyperparameterPolicy, decide
@@ -236,7 +243,7 @@ def test_normalised_averaging_is_fednova_with_the_mean_of_the_round_before():
     expected, mean = fednova(taken, 4)
     assert [mean / steps for steps in taken.values()] == pytest.approx([56, 7, 1.04, 0.437], rel=0.01)
     np.testing.assert_allclose(latest(small).weights, expected, atol=1e-6)
-    assert latest(small).memory.tolist() == pytest.approx([mean], rel=1e-6)
+    assert latest(small).memory[0] == pytest.approx(mean, rel=1e-6)
     plain = with_unequal_clients()
     plain.play(4)
     assert np.abs(latest(plain).weights - expected).max() > 0.1
@@ -249,18 +256,20 @@ def test_clients_that_take_as_many_steps_average_as_ever():
             part._training.learner.sample_count = 32
         each.play(3)
     np.testing.assert_allclose(latest(small).weights, latest(plain).weights, atol=1e-6)
-    assert latest(small).memory.tolist() == [3.0]
+    assert latest(small).memory[0] == 3.0
 
 
 @pytest.mark.parametrize("mean", [0.0, -0.0, -1.0, 1e-45, 1e-3, 1.0, 1e18, 3e38, np.inf, np.nan])
 @pytest.mark.parametrize("steps", [1, 7, 10**9])
 def test_whatever_others_say_of_their_steps_the_factor_is_bounded(mean, steps):
     assert 0.25 <= NORMALISED.factor(mean, steps) <= 4
-    model = GlobalModel(b"", initial_weights(), memory=np.float32([mean]))
+    memory = NORMALISED.initial_memory(60)
+    memory[0] = mean
+    model = GlobalModel(b"", initial_weights(), memory=memory)
     local = initial_weights() + np.float32(0.1)
-    numbers = NORMALISED.contribution(model, local, steps)
+    numbers = NORMALISED.contribution(model, local, steps, rate=0.5)
     assert numbers.dtype == np.float32
-    assert numbers[60:].tolist() == [steps]
+    assert numbers[60:].tolist() == [steps, 39.0]
     change = numbers[:50] - model.weights[:50]
     assert 0.0249 < change.min() <= change.max() < 0.401
     np.testing.assert_array_equal(numbers[50:60], local[50:])  # statistics are not extrapolated
@@ -270,12 +279,68 @@ def test_whatever_others_say_of_their_steps_the_factor_is_bounded(mean, steps):
 @pytest.mark.parametrize("codec", ["exact", "compact"])
 def test_a_client_that_lies_about_its_steps_does_no_more_than_the_bound_allows(codec, lie):
     class Lying(NormalisedAverage):
-        def contribution(self, current, local, steps):
-            return np.append(local, np.float32(lie))
+        def contribution(self, current, local, steps, rate):
+            return np.append(local, np.float32([lie, lie]))
 
     small = Small(step=NORMALISED, codec=codec)
     liar = small.parts[4]._training
     liar.parameters = replace(liar.parameters, step=Lying(50))
     assert all(record.participants == 4 and record.rejected == 0 for record in small.play(6))
     assert 0 <= latest(small).memory[0] < 1e19
+    assert 0 <= latest(small).memory[1] <= 64
     assert np.abs(latest(small).weights).max() < 4  # targets are drawn from a normal distribution
+
+
+# What clients tell each other: the rate in use, and where the model is going ---------------------------
+
+
+def test_all_clients_know_the_mean_rate_of_the_round_before():
+    small = with_unequal_clients(step=NORMALISED)
+    assert NORMALISED.signals(latest(small)) == Signals(None, None)
+    small.play(1)
+    counts = {i: Learner(i).sample_count for i in small.parts}
+    logs = sum(counts[i] * math.log(unequal(i).eta) for i in counts) / sum(counts.values())
+    told = NORMALISED.signals(latest(small))
+    assert told.rate == pytest.approx(math.exp(logs), rel=1e-5)
+    assert told.alignment is None  # of two changes there is one
+
+
+def test_the_alignment_is_the_cosine_between_the_last_two_changes():
+    small, models = with_unequal_clients(step=NORMALISED), [initial_weights()]
+    for rounds in (1, 2, 3):
+        small.play(rounds)
+        models.append(latest(small).weights)
+    first, second = (models[t][:50] - models[t - 1][:50] for t in (2, 3))
+    expected = np.dot(first, second) / np.linalg.norm(first) / np.linalg.norm(second)
+    assert NORMALISED.signals(latest(small)).alignment == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_sketch_of_a_large_model_tells_nearly_the_same():
+    step, rng = NormalisedAverage(learned=300_000), stream(0, "large")
+    assert len(step.initial_memory(300_000)) < 9_000
+    weights, memory = rng.normal(size=300_000).astype(np.float32), step.initial_memory(300_000)
+    direction = rng.normal(size=300_000).astype(np.float32)
+    for _ in range(2):
+        after = weights + direction + rng.normal(size=300_000).astype(np.float32)
+        average = np.append(after, np.float32([1, 40]))
+        weights, memory = step.apply(GlobalModel(b"", weights, memory=memory), average)
+    assert step.signals(GlobalModel(b"", weights, memory=memory)).alignment == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_rate_in_use_follows_liars_by_a_factor_of_four_a_round_at_most():
+    memory = NORMALISED.initial_memory(60)
+    for rate, bounded in ((37.0, 37.0), (1e19, 39.0), (64.0, 41.0), (0.0, 39.0)):
+        average = np.append(initial_weights(), np.float32([5, rate]))
+        _, memory = NORMALISED.apply(GlobalModel(b"", initial_weights(), memory=memory), average)
+        assert NORMALISED.signals(GlobalModel(b"", initial_weights(), memory=memory)).rate == 2.0 ** (
+            bounded - 40
+        )
+
+
+@pytest.mark.parametrize("eta", [0.0, 1e-300, 1e-9, 0.1, 1e3, 1e300])
+def test_any_rate_can_be_told(eta):
+    model = GlobalModel(b"", initial_weights(), memory=NORMALISED.initial_memory(60))
+    told = NORMALISED.contribution(model, initial_weights(), 1, eta)[-1]
+    assert 0 <= told <= 64
+    if 1e-9 <= eta <= 1e3:
+        assert 2.0 ** (told - 40.0) == pytest.approx(eta, rel=1e-5)

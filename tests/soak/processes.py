@@ -2,7 +2,9 @@
 
 A run is killed with all its processes, or one of them is; its newest checkpoint is damaged or removed in
 between; then it is resumed, until it has finished. If everyone took part in every round, its model must be
-that of a run without faults; in any case every round is there once, and counts those that it has taken.
+that of a run without faults, on either engine; in any case every round is there once, and counts those that
+it has taken. A fault waits for 0 to 2 more rounds and then for a random part of one. So most faults meet a
+run at work, some meet one that starts, and a run lasts for many of them.
 """
 
 import json
@@ -42,15 +44,21 @@ _BETWEEN = ("run-killed", "newest-checkpoint-damaged", "newest-checkpoint-missin
 def run_with_faults(tally: FaultTally, seed: int, engine: Engine, most: int = 12) -> None:
     """One run with up to `most` faults."""
     rng = np.random.default_rng(seed)
-    expected, usual = _undisturbed(engine)
+    expected, usual = _undisturbed()
     with tempfile.TemporaryDirectory() as folder, _disk(Path(folder) / "disk") as small:
         path = Path(folder) / "disk" / "run"
         process = _start(folder, engine, path)
         kinds = [*_VICTIMS[engine], *_BETWEEN, *([_FULL] if small and engine == "local" else [])]
         for _ in range(most):
             fault = str(rng.choice(kinds))
-            if _ended_within(process, float(rng.uniform(0.1, 0.8)) * usual):
-                break
+            more, instant = int(rng.integers(3)), float(rng.uniform(0.0, 2.0)) * usual / ROUNDS
+            if _ended_after(process, path, more) or _ended_within(process, instant):
+                if process.returncode == 0:
+                    break
+                if not _is_named(tally, f"{engine}, seed {seed}", folder):
+                    return
+                process = _start(folder, engine, path)
+                continue
             if fault in _BETWEEN:
                 _kill_all(process)
                 fault = fault if _spoil(path, fault, rng) else "run-killed"
@@ -73,14 +81,21 @@ def run_with_faults(tally: FaultTally, seed: int, engine: Engine, most: int = 12
                 tally.problems.append(f"{engine}, seed {seed}: the run does not end: {_log(folder)}")
                 _kill_all(process)
                 return
-            said = _log(folder)  # it has ended with an error, as it does without its SuperLink
-            tally.rejections[said.split(".")[0][:80]] += 1
-            if "resume" not in said and "ended" not in said:
-                tally.problems.append(f"{engine}, seed {seed}: {said}")
+            if not _is_named(tally, f"{engine}, seed {seed}", folder):
                 return
             process = _start(folder, engine, path)
         _check(tally, f"{engine}, seed {seed}", path, expected)
     tally.runs += 1
+
+
+def _is_named(tally: FaultTally, where: str, folder: str) -> bool:
+    """Whether a run that has ended with an error, as it does without its SuperLink, says what to do."""
+    said = _log(folder)
+    tally.rejections[said.split(".")[0][:80]] += 1
+    if "resume" in said or "ended" in said:
+        return True
+    tally.problems.append(f"{where}: {said}")
+    return False
 
 
 @contextmanager
@@ -125,11 +140,11 @@ def _check(tally: FaultTally, where: str, path: Path, expected: bytes) -> None:
 
 
 @cache
-def _undisturbed(engine: Engine) -> tuple[bytes, float]:
-    """The model of a run without faults, and the seconds that it took."""
+def _undisturbed() -> tuple[bytes, float]:
+    """The model of a run without faults, the same on both engines, and the seconds that it took."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
-        process = _start(folder, engine, Path(folder) / "run")
+        process = _start(folder, "local", Path(folder) / "run")
         assert _ended_within(process, _PATIENCE) and process.returncode == 0, _log(folder)
         return _model(Path(folder) / "run"), time.monotonic() - began
 
@@ -158,6 +173,20 @@ def _ended_within(process: subprocess.Popen[Any], seconds: float) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
+
+
+def _ended_after(process: subprocess.Popen[Any], path: Path, more: int) -> bool:
+    """Whether the run has ended; waits until it has played so many rounds more, or far too long."""
+    wanted, deadline = _played(path) + more, time.monotonic() + _PATIENCE
+    while _played(path) < wanted and time.monotonic() < deadline:
+        if _ended_within(process, 0.05):
+            return True
+    return process.poll() is not None
+
+
+def _played(path: Path) -> int:
+    rounds = path / "rounds.jsonl"
+    return rounds.read_bytes().count(b"\n") if rounds.exists() else 0
 
 
 def _kill_all(process: subprocess.Popen[Any]) -> None:

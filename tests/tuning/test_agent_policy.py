@@ -387,3 +387,18 @@ def test_unusable_warm_start_is_named(tmp_path: Path, content: bytes | None) -> 
         path.write_bytes(content)
     with pytest.raises(PolicyError, match="weights"):
         policy_of(AgentConfig(warm_start=str(path)))
+
+
+def test_other_clients_are_told_the_unit_as_training_has_left_it() -> None:
+    policy = policy_of(CALM)
+    choice = policy.choose(situation(0, budget=60.0))
+    assert policy.rate(choice) == policy.unit.unit == 0.3
+    again = policy.retry(situation(0, budget=60.0), choice, Outcome(True, math.inf))
+    assert again is not None and policy.rate(again) == pytest.approx(0.15)
+
+
+def test_a_policy_without_a_unit_tells_its_learning_rate() -> None:
+    pinned = msgspec.structs.replace(CALM, relative=False)
+    policy = policy_of(pinned)
+    choice = policy.choose(situation(0))
+    assert policy.rate(choice) == choice.eta

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dapfl.tuning.finder import RateUnit, Search
+from dapfl.tuning.finder import RateUnit, Search, correction
 from dapfl.tuning.policy import Outcome, Situation
 
 SEEN = Situation(0, 20, 2.3, 0.1, 0.1, 32.0, 1.0, 1.0, 600, math.log(10))  # affords 30 epochs
@@ -262,3 +262,54 @@ def test_a_unit_survives_being_saved_in_any_state(losses: list[float]) -> None:
         again = msgspec.msgpack.decode(msgspec.msgpack.encode(unit), type=RateUnit)
         assert msgspec.msgpack.encode(again) == msgspec.msgpack.encode(unit)
         assert 1e-9 <= unit.unit <= 1e3
+
+
+# What all clients know together --------------------------------------------------------------------------
+
+
+def searched() -> RateUnit:
+    """A unit whose search has ended."""
+    unit = RateUnit()
+    assert unit.prepare(SEEN, World(valley(0.3))) > 0 and unit.search.next is None
+    return unit
+
+
+def test_the_shared_unit_takes_the_place_of_ones_own_without_trials() -> None:
+    unit = searched()
+    assert unit.prepare(replace(SEEN, round=1, shared_unit=0.02), pytest.fail) == 0
+    assert unit.unit == 0.02
+
+
+def test_a_client_that_has_not_found_its_unit_yet_goes_on_looking() -> None:
+    unit, weak = RateUnit(), replace(SEEN, budget=6.0)
+    unit.prepare(weak, World(valley(0.03)))
+    world = World(valley(0.03))
+    while unit.search.next is not None:
+        unit.prepare(replace(weak, round=1, shared_unit=5.0), world)
+    assert world.asked and unit.unit < 0.1
+    unit.prepare(replace(weak, round=2, shared_unit=5.0), pytest.fail)
+    assert unit.unit == 5.0
+
+
+@pytest.mark.parametrize(
+    ("alignment", "factor"),
+    [
+        (None, 1.0), (1.0, 4.0), (0.925, 2.0), (0.85, 1.0), (0.4, 1.0), (0.0, 1.0),
+        (-0.25, 0.4**0.5), (-0.5, 0.4), (-1.0, 0.4),
+    ],
+)  # fmt: skip
+def test_the_model_going_straight_on_raises_the_unit_and_turning_back_lowers_it(
+    alignment: float | None, factor: float
+) -> None:
+    assert correction(replace(SEEN, round=3, alignment=alignment)) == pytest.approx(factor)
+
+
+@given(st.floats(-1, 1), st.integers(0, 30), st.floats(1e-12, 1e6))
+def test_the_unit_follows_by_a_bounded_factor_and_rises_no_more_towards_the_end(
+    alignment: float, round_: int, shared: float
+) -> None:
+    unit = searched()
+    unit.prepare(replace(SEEN, round=round_, shared_unit=shared, alignment=alignment), pytest.fail)
+    assert 1e-9 <= unit.unit <= 1e3
+    if 1e-6 < shared < 100:
+        assert 0.399 * shared <= unit.unit <= (4.01 if round_ <= 12 else 1) * shared

@@ -19,6 +19,7 @@ from dapfl.crypto.packing import Encoded
 from dapfl.errors import EncodingError
 from dapfl.federation.global_model.models import GlobalModel
 from dapfl.federation.global_model.parameters import PublicParameters
+from dapfl.federation.global_model.server_step import Signals
 from dapfl.federation.protection.base import encoded_count
 from dapfl.federation.records import LARGEST, ClientReport, Metric
 from dapfl.hyperparameters import Hyperparameters
@@ -106,7 +107,7 @@ class LocalTraining:
         with watch.phase("evaluate"):
             state = self.learner.evaluate(model.weights)  # s_i(t), Eq. 20
         now = self.resources.at(t).with_gradients(self.gradients_per_step)
-        situation = self._situation(t, state, now)
+        situation = self._situation(t, state, now, self.parameters.step.signals(model))
         trials = 0
         if self.policy.tries_rates:
             trials = self.policy.prepare(situation, partial(self._trial, t, model, watch, count()))
@@ -168,7 +169,7 @@ class LocalTraining:
         with watch.phase("evaluate"):
             return self.learner.evaluate(local).loss
 
-    def _situation(self, t: int, state: Metrics, now: Resources) -> Situation:
+    def _situation(self, t: int, state: Metrics, now: Resources, told: Signals) -> Situation:
         return Situation(
             round=t,
             rounds=self.rounds,
@@ -181,6 +182,8 @@ class LocalTraining:
             samples=self.learner.sample_count,
             reference_loss=self.learner.reference_loss,
             guess_loss=self.learner.guess_loss,
+            shared_unit=told.rate,
+            alignment=told.alignment,
         )
 
     def _spent(self, t: int, now: Resources, epochs: int) -> _Spent:
@@ -200,7 +203,7 @@ class LocalTraining:
         codec, samples = self.parameters.codec, self.learner.sample_count
         steps = choice.alpha * math.ceil(samples / choice.batch_size)
         with watch.phase("encode"):
-            numbers = self.parameters.step.contribution(model, local, steps)
+            numbers = self.parameters.step.contribution(model, local, steps, self.policy.rate(choice))
             try:
                 encoded = codec.encode(numbers, samples, self.parameters.references(model), self.residual)
             except EncodingError as error:

@@ -118,6 +118,10 @@ class AgentPolicy(HyperparameterPolicy):
         self._pending = msgspec.structs.replace(self._pending, choice=again, action=executed.tolist())
         return again
 
+    def rate(self, choice: Choice) -> float:
+        """The unit, as training has left it."""
+        return self.unit.unit if self.tries_rates else choice.eta
+
     def observe(self, outcome: Outcome) -> None:
         """Keep how it went until the next global model shows what it was worth."""
         if self._pending is None:

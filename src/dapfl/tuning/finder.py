@@ -31,6 +31,9 @@ NOISE = 0.01  # of a gain: a rate that gains this much less than nothing may sti
 STALL_ROUNDS = 5  # without progress, and the unit is looked for again
 STALL = 0.002  # the progress of a round, in e-folds of the loss, that is none
 BACKOFF = 0.5  # what the rate of a `Probe` shrinks by when training overshot
+TURNING, STRAIGHT = 0.0, 0.85  # alignments below which the shared unit falls, and above which it rises
+LEAST, MOST = 0.4, 4.0  # times the unit of the round before
+SETTLED = 0.6  # of a run, after which the unit rises no more
 
 
 class Search(msgspec.Struct):
@@ -116,8 +119,12 @@ class RateUnit(msgspec.Struct):
 
         A client that can afford few epochs tries few rates, and goes on in the next round.
         """
-        self._notice_stall(situation.loss)
         self.trial_loss = math.inf
+        if situation.shared_unit is not None and self.search.next is None:
+            # What became of all clients' steps together tells more than trials on the data of one of them.
+            self.unit = min(max(correction(situation) * situation.shared_unit, LOWEST), HIGHEST)
+            return 0
+        self._notice_stall(situation.loss)
         if not math.isfinite(situation.loss):
             return 0  # trials tell nothing where losses are not known
 
@@ -165,6 +172,23 @@ class RateUnit(msgspec.Struct):
         if guess is not None and not outcome.loss_after < HARDLY * guess and (outcome.moved or 0) > FAR:
             return True
         return not outcome.loss_after <= TOLERANCE * min(situation.loss, self.trial_loss)
+
+
+def correction(situation: Situation) -> float:
+    """What the last two changes of the global model say of the unit that both were made with.
+
+    Trials are short-sighted: a client sees neither what the mean of all does with its step, nor more than one
+    epoch ahead. If the model goes on in the same direction, larger steps would have done; if it turns back,
+    they were too large.
+    """
+    alignment = situation.alignment
+    if alignment is None:
+        return 1.0
+    if alignment < TURNING:
+        return math.pow(LEAST, min(1.0, 2 * (TURNING - alignment)))
+    if alignment > STRAIGHT and situation.round <= SETTLED * situation.rounds:
+        return math.pow(MOST, (alignment - STRAIGHT) / (1 - STRAIGHT))
+    return 1.0
 
 
 class Probe(Fixed):

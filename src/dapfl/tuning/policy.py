@@ -47,6 +47,10 @@ class Situation:
     reference_loss: float | None = None  # what guessing gives, ln(classes); None where there is no such thing
 
     guess_loss: float | None = None  # of the best constant guess on D_i: the entropy of its labels
+    shared_unit: float | None = (
+        None  # the mean unit of η of all clients in the round before; None if not known
+    )
+    alignment: float | None = None  # the cosine between the last two changes of W; None if not known
 
     @property
     def plateau_loss(self) -> float | None:
@@ -168,6 +172,10 @@ class HyperparameterPolicy(ABC):
         """
         del situation, choice, outcome
         return None
+
+    def rate(self, choice: Choice) -> float:
+        """What other clients may know of the learning rate: η, or the unit that it is a multiple of."""
+        return choice.eta
 
     def observe(self, outcome: Outcome) -> None:
         """How the training that `choose` decided went. Nothing is learned unless a policy says so."""

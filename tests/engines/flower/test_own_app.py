@@ -121,6 +121,46 @@ def test_encrypted_sums_are_those_of_the_same_run_without_encryption_bit_for_bit
     assert np.array_equal(*results)
 
 
+def leaves_app(mods: list[Any]) -> ClientApp:
+    """As apps with JAX hand over their model: the leaves of a pytree, without names, as float32 that
+    NumPy may only read, one of them a scalar."""
+    app = ClientApp(mods=mods)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        step = np.float32(0.25 * (1 + context.node_config["partition-id"]))
+        leaves = [np.asarray(leaf + step) for leaf in message.content["arrays"].to_numpy_ndarrays()]
+        for leaf in leaves:
+            leaf.flags.writeable = False
+        metrics = MetricRecord({"train_loss": 1.0, "num-examples": 10 + context.node_id % 100})
+        return Message(RecordDict({"arrays": ArrayRecord(leaves), "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def test_the_leaves_of_a_pytree_are_averaged_as_fedavg_does() -> None:
+    leaves = [np.zeros(8, np.float32), np.ones((4, 8), np.float32), np.asarray(np.float32(0.5))]
+    results = []
+    for strategy, mods in (
+        (FedAvg(fraction_evaluate=0.0), []),
+        (dapfl.flower.DapFL(fraction_evaluate=0.0, **SMALL), [small_mod(tuning=False)]),
+    ):
+        grid = Simulation(leaves_app(mods), 4)
+        results.append(strategy.start(grid, ArrayRecord(leaves), num_rounds=2, timeout=60).arrays)
+    for plain, ours in zip(*(arrays.to_numpy_ndarrays() for arrays in results), strict=True):
+        assert plain.shape == ours.shape and ours.dtype == np.float32
+        np.testing.assert_allclose(ours, plain, atol=1e-6, rtol=1e-6)
+
+
+def test_an_array_of_an_unknown_type_is_refused_not_left_unlearned() -> None:
+    """A bfloat16 array of JAX is two bytes without a type once Flower has carried it."""
+    from flwr.app import Array
+
+    arrays = ArrayRecord({"w": Array(np.ones(3, np.float32)), "half": Array(np.zeros(3, "V2"))})
+    with pytest.raises(ConfigError, match="'half' has the type"):
+        dapfl.flower.DapFL(**SMALL).start(grid_of([small_mod()]), arrays, num_rounds=1, timeout=60)
+
+
 @pytest.mark.parametrize("decryption", ["shared", "committee"])
 def test_no_update_is_in_any_message(decryption: Any) -> None:
     grid = grid_of([small_mod(tuning=False, decryption=decryption)], nodes=5)
@@ -445,6 +485,43 @@ def test_keys_of_a_deployment_say_who_a_node_is(tmp_path: Path) -> None:
     # The same keys serve the next run of the app, too.
     start(strategy, grid)
     assert [record.participants for record in rounds] == [4] * 4
+
+
+@pytest.mark.parametrize("says", ["nothing", "another's proof"])
+def test_an_impostor_that_comes_first_does_not_take_a_clients_place(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, says: str
+) -> None:
+    """A node without keys says that it is client 2, before client 2 comes."""
+    crypto = CryptoConfig(key_bits=512, allow_insecure_small_keys=True)
+    bundles.save_bundles(tmp_path, *kdc.generate(4, crypto))
+    grid = grid_of([small_mod(tuning=False)])
+    for node, context in grid.contexts.items():
+        context.node_config |= {"keys": str(tmp_path), "state-dir": str(tmp_path / f"state-{node}")}
+    client_2 = grid.contexts.pop(101)
+    grid.contexts = {101 + 100: client_2, **grid.contexts}
+    impostor = ClientApp()
+
+    @impostor.train()
+    def lie(message: Message, context: Context) -> Message:
+        if says == "nothing" or "dapfl-plan" in message.content:
+            return Message(RecordDict({"dapfl-client": ConfigRecord({"client": 2})}), reply_to=message)
+        return grid.apps[101](message, client_2)  # what client 2 says to the same question
+
+    grid.apps[201] = impostor
+    rounds: list[RoundRecord] = []
+
+    def client_2_comes(record: RoundRecord) -> None:
+        rounds.append(record)
+        grid.contexts[101] = client_2
+
+    grid.contexts[201] = Context(
+        run_id=client_2.run_id, node_id=201, node_config={}, state=RecordDict(), run_config={}, series_id=1
+    )
+    strategy = dapfl.flower.DapFL(keys=tmp_path, fraction_evaluate=0.0, on_round=client_2_comes, **SMALL)
+    with caplog.at_level("INFO", logger="flwr"):
+        start(strategy, grid, rounds=3)
+    assert [2 in record.cohort for record in rounds] == [False, True, True]
+    assert "node 201 takes no part: it says to be a client, and does not prove it" in caplog.text
 
 
 def test_a_node_that_is_late_is_named_and_joins_when_it_comes(

@@ -12,6 +12,7 @@ products are not, but `math.fsum` is. No step ever sees anything but averages, w
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +22,23 @@ from dapfl.config import ServerStepConfig
 from dapfl.federation.global_model.models import GlobalModel, no_memory
 
 MOST_SCALING = 4.0  # of a client's change by normalised averaging, up or down
+RATE_BITS = 40  # rates are averaged as log2(η) + 40, which is not negative for any rate that trains
+LARGEST_RATE = 64.0  # of such a number: no client can move the mean far
+MOST_RATE_CHANGE = 2.0  # of their mean, from one round to the next: a factor of four
+SKETCH = 8192  # coordinates by which the directions of two changes are compared
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What the server step tells every client about the round before; None where it is not known.
+
+    `rate` is the unit of η that clients had: their geometric mean, weighted by |D_i|.
+    `alignment` is the cosine between the last two changes of the global model. Near 1 the model goes on in
+    the same direction, and larger steps would do; below 0 it turns back, and steps were too large.
+    """
+
+    rate: float | None = None
+    alignment: float | None = None
 
 
 class ServerStep(Protocol):
@@ -37,13 +55,18 @@ class ServerStep(Protocol):
     def initial_memory(self, size: int) -> Vector:
         """The memory that goes with W(0), a model of `size` weights; always of the same length."""
 
-    def contribution(self, current: GlobalModel, local: Vector, steps: int) -> Vector:
+    def contribution(self, current: GlobalModel, local: Vector, steps: int, rate: float) -> Vector:
         """What a client contributes that has trained W(t) to ŵ_i(t): weights, and then what is `measured`.
 
-        `steps` is how many steps of Eq. 2 that took.
+        That took so many `steps` of Eq. 2; `rate` is the unit of the client's η.
         """
-        del current, steps
+        del current, steps, rate
         return local
+
+    def signals(self, current: GlobalModel) -> Signals:
+        """What clients may know of the round that W(t) came from."""
+        del current
+        return Signals()
 
     def apply(self, current: GlobalModel, average: Vector) -> tuple[Vector, Vector]:
         """W(t+1) and the memory that goes with it; must not change its arguments.
@@ -69,32 +92,44 @@ class TakeAverage(ServerStep):
 
 @dataclass(frozen=True)
 class NormalisedAverage(ServerStep):
-    """Normalised averaging (FedNova: Wang et al., NeurIPS 2020): who takes more steps counts no more.
+    """Normalised averaging (FedNova: Wang et al., NeurIPS 2020), and what clients tell each other by it.
 
     A client moves W(t) about as far as its number of steps τ_i goes, so the plain average follows those who
     take many. FedNova divides each change by τ_i, and multiplies the mean of that by τ̄, the mean of all τ_i.
-    Nobody knows τ̄ before the round is over, so clients take that of the round before, which is the memory:
+    Nobody knows τ̄ before the round is over, so clients take that of the round before, which is remembered:
     each contributes W(t) + (τ̄/τ_i)·(ŵ_i(t) - W(t)), and τ_i as one more number, encrypted and averaged with
-    the others. So nobody learns more than τ̄.
+    the others. So nobody learns more than τ̄. The unit of its η is another such number.
 
     The factor is bounded: little training is not extrapolated far, and a client that lies about its τ_i does
-    no more than that to others. What follows the first `learned` weights of a model are running statistics,
-    which are averaged as they are.
+    no more than that to others; nor does one that lies about its rate. What follows the first `learned`
+    weights of a model are running statistics, which are averaged as they are.
+
+    The memory is τ̄; the mean rate, as log2(η) + 40; the alignment, plus 2; and a sketch of the last change of
+    the model, some of its coordinates. What is 0 is not known yet.
     """
 
     learned: int
 
-    relative = False  # the aggregate alone makes the weights and the memory
-    measured = ("steps",)
+    relative = True  # the change of W(t) is remembered
+    measured = ("steps", "rate")
+
+    @cached_property
+    def _sketched(self) -> slice:
+        """The coordinates of a sketch: every so many-th, in step with no usual size of a tensor."""
+        stride = -(-self.learned // SKETCH)
+        while stride > 1 and math.gcd(stride, 2 * 3 * 5 * 7) > 1:
+            stride += 1
+        return slice(0, self.learned, stride)
 
     def initial_memory(self, size: int) -> Vector:
-        """Zero: τ̄ is not known yet."""
+        """Nothing is known yet."""
         del size
-        return np.zeros(1, np.float32)
+        return np.zeros(3 + len(range(self.learned)[self._sketched]), np.float32)
 
-    def contribution(self, current: GlobalModel, local: Vector, steps: int) -> Vector:
-        """The change of the learned weights times τ̄/τ_i, within bounds; and τ_i."""
-        numbers = np.append(local, np.float32(steps))
+    def contribution(self, current: GlobalModel, local: Vector, steps: int, rate: float) -> Vector:
+        """The change of the learned weights times τ̄/τ_i, within bounds; τ_i; and the unit of η."""
+        told = min(max(math.log2(rate) + RATE_BITS, 0.0), LARGEST_RATE) if rate > 0 else 0.0
+        numbers = np.append(local, np.array([steps, told], np.float32))
         factor = np.float32(self.factor(float(current.memory[0]), steps))
         if factor != 1:
             start = current.weights[: self.learned]
@@ -110,10 +145,37 @@ class NormalisedAverage(ServerStep):
         """
         return min(max(mean / steps, 1 / MOST_SCALING), MOST_SCALING) if 0 < mean < math.inf else 1.0
 
+    def signals(self, current: GlobalModel) -> Signals:
+        """The rate of the round before, and how the last two changes are aligned."""
+        rate, alignment = (float(number) for number in current.memory[1:3])
+        return Signals(2.0 ** (rate - RATE_BITS) if rate else None, alignment - 2.0 if alignment else None)
+
     def apply(self, current: GlobalModel, average: Vector) -> tuple[Vector, Vector]:
-        """The average, and τ̄ of this round for the next."""
-        del current
-        return average[:-1].copy(), average[-1:].copy()
+        """The average; and what this round tells the next."""
+        weights, steps, rate = average[:-2].copy(), average[-2], average[-1]
+        before = current.memory[1]
+        if before:
+            low, high = (np.float32(sign * MOST_RATE_CHANGE) for sign in (-1, 1))
+            rate = min(max(rate, before + low), before + high)
+        rate = min(max(rate, np.float32(0)), np.float32(LARGEST_RATE))
+        change = (weights - current.weights)[self._sketched]
+        alignment = cosine(current.memory[3:], change)
+        told = np.array([steps, rate, 0.0 if alignment is None else alignment + 2.0], np.float32)
+        return weights, np.concatenate([told, change])
+
+
+def cosine(a: Vector, b: Vector) -> float | None:
+    """The cosine between two vectors of float32, the same bits on any machine; None if one has no length.
+
+    >>> cosine(np.float32([3, 4]), np.float32([-6, -8]))
+    -1.0
+    """
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    # The product of two float32 is exact in float64, and so is the sum of fsum before it is rounded.
+    dot, aa, bb = (math.fsum((x * y).tolist()) for x, y in ((a, b), (a, a), (b, b)))
+    if not (aa > 0 and bb > 0 and math.isfinite(aa) and math.isfinite(bb)):
+        return None
+    return min(max(dot / math.sqrt(aa) / math.sqrt(bb), -1.0), 1.0)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ For a Flower app of the user's own, whose nodes Flower may know by nothing but a
 `dapfl deploy` has `transport.lookup_by_key` instead.
 """
 
+import secrets
 import time
 from collections.abc import Callable
 
@@ -14,17 +15,37 @@ from dapfl.engines.flower.apps.transport import failure_in
 from dapfl.federation.transport import ClientId
 
 _RECORD = "dapfl-client"
+UNPROVED = "unproved-client"
 _PASSING = ("no-answer", "client-twice")  # what may be otherwise when nodes are looked up again
 
 
-def pack_identity(client: ClientId) -> RecordDict:
-    """A node's answer: which client it is."""
-    return RecordDict({_RECORD: ConfigRecord({"client": client})})
+Proved = Callable[[ClientId, bytes, bytes], bool]
+"""Whether a client has signed a statement: (client, statement, signature)."""
 
 
-def identity_query() -> RecordDict:
+def pack_identity(client: ClientId, signature: bytes = b"") -> RecordDict:
+    """A node's answer: which client it is, and its signature of the `statement`, where clients have keys."""
+    return RecordDict({_RECORD: ConfigRecord({"client": client, "signature": signature})})
+
+
+def identity_query(challenge: bytes = b"") -> RecordDict:
     """The question that a node is asked."""
-    return RecordDict({_RECORD: ConfigRecord()})
+    return RecordDict({_RECORD: ConfigRecord({"challenge": challenge})})
+
+
+def challenge_in(content: RecordDict) -> bytes:
+    """The random bytes of a question."""
+    challenge = content.config_records[_RECORD].get("challenge", b"")
+    return challenge if isinstance(challenge, bytes) else b""
+
+
+def statement(challenge: bytes, node: int, client: ClientId) -> bytes:
+    """What a client signs to prove that it is behind a node.
+
+    The number of the node is in it, so that no other node can use the answer. Bodies of the protocol begin
+    otherwise, so that no signature of one is a signature of the other.
+    """
+    return b"dapfl-node %d %d " % (node, client) + challenge
 
 
 def is_identity_query(content: RecordDict) -> bool:
@@ -35,17 +56,18 @@ def is_identity_query(content: RecordDict) -> bool:
 class LookupByQuery:
     """A `NodeLookup` that asks each new node which client it is.
 
-    The answer proves nothing. Whatever a node sends later is verified by its signature. Of several nodes that
-    say to be the same client, the first that is online is believed: one that comes later cannot take its
-    place. A node that is new is waited for, since it may take a minute to load its app; after that, whoever
-    has not answered holds nobody up. `refusals` has the nodes that are no client so far, each with the code
-    of the reason.
+    Where clients have keys (`proved`), a node must prove by a signature that it has that client's: one
+    without them holds nobody's place. Of several nodes that are the same client, or without keys say so, the
+    first that is online is believed: one that comes later cannot take its place. A node that is new is waited
+    for, since it may take a minute to load its app; after that, whoever has not answered holds nobody up.
+    `refusals` has the nodes that are no client so far, each with the code of the reason.
     """
 
     def __init__(
         self,
         clients: int,
         *,
+        proved: Proved | None = None,
         message_type: str = MessageType.QUERY,
         timeout: float = 60.0,
         poll: float = 0.2,
@@ -54,6 +76,8 @@ class LookupByQuery:
     ) -> None:
         self.refusals: dict[int, str] = {}
         self._clients = range(1, clients + 1)
+        self._proved = proved
+        self._challenge = secrets.token_bytes(32)
         self._message_type = message_type
         self._timeout = timeout
         self._poll = poll
@@ -85,7 +109,7 @@ class LookupByQuery:
     def _ask(self, grid: Grid, nodes: set[int]) -> None:
         if not nodes:
             return
-        content = identity_query()
+        content = identity_query(self._challenge)
         batch = [Message(content, node, self._message_type, ttl=self._timeout) for node in sorted(nodes)]
         self._questions |= zip(grid.push_messages(batch), sorted(nodes), strict=True)
 
@@ -106,8 +130,14 @@ class LookupByQuery:
         if code is not None:
             self.refusals[node] = code
             return None
-        client = reply.content.config_records.get(_RECORD, ConfigRecord()).get("client")
-        if isinstance(client, int) and client in self._clients:
-            return client
-        self.refusals[node] = "unknown-client"
-        return None
+        answer = reply.content.config_records.get(_RECORD, ConfigRecord())
+        client, signature = answer.get("client"), answer.get("signature")
+        if not isinstance(client, int) or client not in self._clients:
+            self.refusals[node] = "unknown-client"
+            return None
+        if self._proved is not None:
+            said = statement(self._challenge, node, client)
+            if not isinstance(signature, bytes) or not self._proved(client, said, signature):
+                self.refusals[node] = UNPROVED
+                return None
+        return client

@@ -28,6 +28,10 @@ EXPLANATIONS = {
     "client-twice": (
         "it says to be a client that is connected already; give each node its own keys and partition-id"
     ),
+    "unproved-client": (
+        "it says that it is a client and does not prove it: its keys are not of this federation, "
+        "or its dapfl is older"
+    ),
     "unknown-client": "it is none of this federation's clients",
     "min-cohort": "too few others contributed for the sum to be published",
 }

@@ -11,13 +11,19 @@ from dataclasses import dataclass, replace
 from logging import WARNING
 from pathlib import Path
 
-from flwr.app import Context, Error, Message, MessageType
+from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
 from dapfl.config import Decryption, Encryption, PolicyConfig, ResourceConfig
-from dapfl.engines.flower.apps.node_identity import is_identity_query, pack_identity
+from dapfl.crypto.signature import sign
+from dapfl.engines.flower.apps.node_identity import (
+    challenge_in,
+    is_identity_query,
+    pack_identity,
+    statement,
+)
 from dapfl.engines.flower.apps.persistent_client import PersistentClient
 from dapfl.engines.flower.apps.transport import pack, pack_failure, transfer_seconds, unpack
 from dapfl.engines.flower.apps.worker import failure_code
@@ -130,7 +136,7 @@ class DapflMod:
             return call_next(message, context)
         try:
             if is_identity_query(message.content):
-                return Message(pack_identity(self._identity(context)[0]), reply_to=message)
+                return Message(self._introduce(message, context), reply_to=message)
             if PLAN not in message.content.config_records:
                 log(WARNING, "Dap-FL: refused to train without protection: the strategy is not dapfl's.")
                 return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, _NOT_OURS), reply_to=message)
@@ -242,6 +248,14 @@ class DapflMod:
             share_reports=settings.share_reports,
             standalone=True,
         )
+
+    def _introduce(self, message: Message, context: Context) -> RecordDict:
+        """Which client this node is, with a proof where it has keys."""
+        client, bundle = self._identity(context)
+        if bundle is None:
+            return pack_identity(client)
+        said = statement(challenge_in(message.content), context.node_id, client)
+        return pack_identity(client, sign(said, bundle.sk_i_sign))
 
     def _identity(self, context: Context) -> tuple[ClientId, ClientBundle | None]:
         """Which client this node is, and its keys."""

@@ -48,6 +48,13 @@ class ModelArrays(msgspec.Struct, frozen=True):
         for name, array in arrays.items():
             values = _numpy(name, array)
             averaged = values.dtype.kind == "f"
+            if not averaged and values.dtype.kind not in "iub":
+                # NumPy's files know no bfloat16: JAX's arrive as two bytes without a type. Taken for
+                # a counter, such an array would never learn.
+                raise ConfigError(
+                    f"The array '{name}' has the type {values.dtype}, which has no average here. Hand over "
+                    "float32, float64 or float16 (bfloat16 arrives as bytes without a type)."
+                )
             constant = None if averaged else np.ascontiguousarray(values).tobytes()
             wide = averaged and (
                 values.size <= MOST_WIDE or values.ndim == 1 or not (np.abs(values) <= ORDINARY).all()

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from logging import INFO, WARNING
 from os import environ
 from pathlib import Path
@@ -18,20 +19,22 @@ from flwr.supercore import log
 
 from dapfl.arrays import Vector
 from dapfl.config import CodecName, CryptoConfig, Decryption, Encryption, EnvelopeName
-from dapfl.engines.flower.apps.node_identity import LookupByQuery
+from dapfl.crypto.signature import verify
+from dapfl.engines.flower.apps.node_identity import UNPROVED, LookupByQuery
 from dapfl.engines.flower.apps.transport import FlowerTransport, pack
 from dapfl.engines.flower.own_app.explanations import explained, explained_status
 from dapfl.engines.flower.own_app.keys import ENVIRONMENT, load_server_keys, simulation_keys
 from dapfl.engines.flower.own_app.mod import PLAN
 from dapfl.engines.flower.own_app.model_arrays import ModelArrays
 from dapfl.engines.flower.own_app.plan import Plan, federation_id
-from dapfl.errors import ConfigError, TransportError
+from dapfl.errors import ConfigError, InvalidSignature, TransportError
 from dapfl.federation.keys import kdc
 from dapfl.federation.keys.bundles import ServerBundle
 from dapfl.federation.participants import least_cohort, recovery_of, server_suite
 from dapfl.federation.records import RoundRecord, Status
 from dapfl.federation.round import Federation
 from dapfl.federation.server.central_server import CentralServer
+from dapfl.federation.transport import ClientId
 from dapfl.learning.metrics import Score
 from dapfl.tuning.selection import build_selector
 
@@ -116,7 +119,10 @@ class DapFL(FedAvg):
         with self._participants(grid) as (clients, bundle):
             plan = self._plan(model, clients, bundle, num_rounds, train_config or ConfigRecord())
             lookup = LookupByQuery(
-                clients, message_type=MessageType.TRAIN, timeout=max(self._patience, _LEAST_PATIENCE)
+                clients,
+                proved=None if bundle is None else partial(_has_signed, bundle),
+                message_type=MessageType.TRAIN,
+                timeout=max(self._patience, _LEAST_PATIENCE),
             )
             initial = model.vector(initial_arrays)
             evaluated = self.fraction_evaluate > 0 or evaluate_fn is not None
@@ -241,7 +247,12 @@ class DapFL(FedAvg):
         transport = FlowerTransport(grid, lookup, pack=packed)
         log(INFO, "Dap-FL: asking %d nodes for their keys, %.0f s at most", plan.clients, self._patience)
         missing = transport.wait_for(
-            set(clients), self._patience, lambda missing: len(lookup.refusals) >= len(missing)
+            set(clients),
+            self._patience,
+            # Strangers say nothing about the clients that are missing.
+            lambda missing: (
+                len([code for code in lookup.refusals.values() if code != UNPROVED]) >= len(missing)
+            ),
         )
         if plan.clients - len(missing) < plan.min_cohort:
             self._show_refusals(lookup)
@@ -325,3 +336,11 @@ class DapFL(FedAvg):
         if evaluate_fn and (found := evaluate_fn(number, result.arrays)) is not None:
             log(INFO, "Global evaluation: %s", found)
             result.evaluate_metrics_serverapp[number] = found
+
+
+def _has_signed(bundle: ServerBundle, client: ClientId, said: bytes, signature: bytes) -> bool:
+    try:
+        verify(said, signature, bundle.pk_sign[client])
+    except (InvalidSignature, KeyError):
+        return False
+    return True
