@@ -521,7 +521,7 @@ def test_an_impostor_that_comes_first_does_not_take_a_clients_place(
     with caplog.at_level("INFO", logger="flwr"):
         start(strategy, grid, rounds=3)
     assert [2 in record.cohort for record in rounds] == [False, True, True]
-    assert "node 201 takes no part: it says to be a client, and does not prove it" in caplog.text
+    assert "node 201 takes no part: it says that it is a client and does not prove it" in caplog.text
 
 
 def test_a_node_that_is_late_is_named_and_joins_when_it_comes(
