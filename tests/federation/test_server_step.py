@@ -31,7 +31,7 @@ class Momentum(TakeAverage):
     def initial_memory(self, size):
         return np.zeros(size, np.float32)
 
-    def apply(self, current, average):
+    def apply(self, current, average, contributors):
         velocity = np.float32(0.5) * current.memory + (average - current.weights)
         return current.weights + velocity, velocity
 
@@ -108,8 +108,8 @@ def test_a_step_that_leaves_no_numbers_loses_the_round_and_not_the_run():
     class Explosive(Momentum):
         """Divides by zero at the first step from W(0) only."""
 
-        def apply(self, current, average):
-            weights, memory = super().apply(current, average)
+        def apply(self, current, average, contributors):
+            weights, memory = super().apply(current, average, contributors)
             with np.errstate(divide="ignore"):
                 return weights / np.float32(not np.array_equal(current.weights, initial_weights())), memory
 
@@ -147,7 +147,7 @@ def test_fedadam_is_the_algorithm_of_its_paper():
     model = GlobalModel(b"", initial_weights(), memory=ADAM.initial_memory(60))
     for average in averages:
         untouched = model.weights.copy(), model.memory.copy(), average.copy()
-        weights, memory = ADAM.apply(model, average)
+        weights, memory = ADAM.apply(model, average, 4)
         for now, before in zip((model.weights, model.memory, average), untouched, strict=True):
             np.testing.assert_array_equal(now, before)
         assert weights.dtype == memory.dtype == np.float32
@@ -164,7 +164,7 @@ def test_every_constant_of_fedadam_matters():
         step, model = FedAdam(config, 60), GlobalModel(b"", initial_weights())
         model = GlobalModel(b"", model.weights, memory=step.initial_memory(60))
         for _ in range(2):
-            weights, memory = step.apply(model, average)
+            weights, memory = step.apply(model, average, 4)
             model = GlobalModel(b"", weights, memory=memory)
         return model.weights.tobytes()
 
@@ -269,7 +269,7 @@ def test_whatever_others_say_of_their_steps_the_factor_is_bounded(mean, steps):
     local = initial_weights() + np.float32(0.1)
     numbers = NORMALISED.contribution(model, local, steps, rate=0.5)
     assert numbers.dtype == np.float32
-    assert numbers[60:].tolist() == [steps, 39.0]
+    assert numbers[60:62].tolist() == [steps, 39.0]
     change = numbers[:50] - model.weights[:50]
     assert 0.0249 < change.min() <= change.max() < 0.401
     np.testing.assert_array_equal(numbers[50:60], local[50:])  # statistics are not extrapolated
@@ -280,7 +280,7 @@ def test_whatever_others_say_of_their_steps_the_factor_is_bounded(mean, steps):
 def test_a_client_that_lies_about_its_steps_does_no_more_than_the_bound_allows(codec, lie):
     class Lying(NormalisedAverage):
         def contribution(self, current, local, steps, rate):
-            return np.append(local, np.float32([lie, lie]))
+            return np.append(local, np.float32([lie, lie, lie]))
 
     small = Small(step=NORMALISED, codec=codec)
     liar = small.parts[4]._training
@@ -288,6 +288,7 @@ def test_a_client_that_lies_about_its_steps_does_no_more_than_the_bound_allows(c
     assert all(record.participants == 4 and record.rejected == 0 for record in small.play(6))
     assert 0 <= latest(small).memory[0] < 1e19
     assert 0 <= latest(small).memory[1] <= 64
+    assert 0.05 <= NORMALISED.signals(latest(small)).effort <= 1
     assert np.abs(latest(small).weights).max() < 4  # targets are drawn from a normal distribution
 
 
@@ -296,7 +297,7 @@ def test_a_client_that_lies_about_its_steps_does_no_more_than_the_bound_allows(c
 
 def test_all_clients_know_the_mean_rate_of_the_round_before():
     small = with_unequal_clients(step=NORMALISED)
-    assert NORMALISED.signals(latest(small)) == Signals(None, None)
+    assert NORMALISED.signals(latest(small)) == Signals(None, None, effort=0.35)
     small.play(1)
     counts = {i: Learner(i).sample_count for i in small.parts}
     logs = sum(counts[i] * math.log(unequal(i).eta) for i in counts) / sum(counts.values())
@@ -322,16 +323,16 @@ def test_a_sketch_of_a_large_model_tells_nearly_the_same():
     direction = rng.normal(size=300_000).astype(np.float32)
     for _ in range(2):
         after = weights + direction + rng.normal(size=300_000).astype(np.float32)
-        average = np.append(after, np.float32([1, 40]))
-        weights, memory = step.apply(GlobalModel(b"", weights, memory=memory), average)
+        average = np.append(after, np.float32([1, 40, 1]))
+        weights, memory = step.apply(GlobalModel(b"", weights, memory=memory), average, 20)
     assert step.signals(GlobalModel(b"", weights, memory=memory)).alignment == pytest.approx(0.5, abs=0.05)
 
 
 def test_the_rate_in_use_follows_liars_by_a_factor_of_four_a_round_at_most():
     memory = NORMALISED.initial_memory(60)
     for rate, bounded in ((37.0, 37.0), (1e19, 39.0), (64.0, 41.0), (0.0, 39.0)):
-        average = np.append(initial_weights(), np.float32([5, rate]))
-        _, memory = NORMALISED.apply(GlobalModel(b"", initial_weights(), memory=memory), average)
+        average = np.append(initial_weights(), np.float32([5, rate, 1]))
+        _, memory = NORMALISED.apply(GlobalModel(b"", initial_weights(), memory=memory), average, 4)
         assert NORMALISED.signals(GlobalModel(b"", initial_weights(), memory=memory)).rate == 2.0 ** (
             bounded - 40
         )
@@ -340,7 +341,70 @@ def test_the_rate_in_use_follows_liars_by_a_factor_of_four_a_round_at_most():
 @pytest.mark.parametrize("eta", [0.0, 1e-300, 1e-9, 0.1, 1e3, 1e300])
 def test_any_rate_can_be_told(eta):
     model = GlobalModel(b"", initial_weights(), memory=NORMALISED.initial_memory(60))
-    told = NORMALISED.contribution(model, initial_weights(), 1, eta)[-1]
+    told = NORMALISED.contribution(model, initial_weights(), 1, eta)[-2]
     assert 0 <= told <= 64
     if 1e-9 <= eta <= 1e3:
         assert 2.0 ** (told - 40.0) == pytest.approx(eta, rel=1e-5)
+
+
+# How far clients' changes agree, and what share of their epochs that is worth ---------------------------
+
+
+def after_round(changes: list[np.ndarray], memory: np.ndarray) -> np.ndarray:
+    """The memory after a round in which equal clients changed W(t) so."""
+    model = GlobalModel(b"", initial_weights(), memory=memory)
+    told = [NORMALISED.contribution(model, initial_weights() + change, 3, rate=0.1) for change in changes]
+    average = np.mean(told, axis=0, dtype=np.float64).astype(np.float32)
+    return NORMALISED.apply(model, average, len(changes))[1]
+
+
+def drawn(clients: int, common: float, size: float = 0.1) -> list[np.ndarray]:
+    """Changes of which so much is the same for all."""
+    rng = stream(clients, "changes")
+    shared = rng.normal(size=60)
+    return [
+        (size * (common * shared + (1 - common) * rng.normal(size=60))).astype(np.float32)
+        for _ in range(clients)
+    ]
+
+
+def test_the_agreement_compares_the_mean_change_with_the_changes():
+    changes = drawn(5, 0.5)
+    told = [change[:50].astype(np.float64) for change in changes]
+    mean = np.mean(told, axis=0)
+    expected = (mean @ mean / np.mean([one @ one for one in told]) - 1 / 5) / (1 - 1 / 5)
+    effort = float(after_round(changes, NORMALISED.initial_memory(60))[3])
+    assert effort == pytest.approx(0.35 * min(math.sqrt(expected / 0.15), 2), rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [1e-5, 0.1, 100.0])
+@pytest.mark.parametrize("clients", [3, 20, 200])
+def test_clients_that_agree_work_more_and_those_that_do_not_work_less(clients, size):
+    memory = NORMALISED.initial_memory(60)
+    efforts = []
+    for _ in range(8):
+        memory = after_round(drawn(clients, 1.0, size), memory)
+        efforts.append(float(memory[3]))
+    assert efforts == sorted(efforts) and efforts[-1] == 1.0
+    if clients < 20:
+        return  # the common direction of three random ones is a matter of luck
+    for _ in range(8):
+        memory = after_round(drawn(clients, 0.0, size), memory)
+        efforts.append(float(memory[3]))
+    assert efforts[8:] == sorted(efforts[8:], reverse=True) and efforts[-1] < 0.2
+
+
+@pytest.mark.parametrize("length", [0.0, -1.0, 1e-30, 2.0**63, np.inf, np.nan])
+@pytest.mark.parametrize("contributors", [1, 2, 20])
+def test_whatever_others_say_of_their_lengths_the_effort_is_halved_or_doubled_at_most(length, contributors):
+    model = GlobalModel(b"", initial_weights(), memory=NORMALISED.initial_memory(60))
+    average = np.append(initial_weights() + np.float32(0.1), np.float32([5, 40, length]))
+    _, memory = NORMALISED.apply(model, average, contributors)
+    assert 0.1749 < NORMALISED.signals(replace(model, memory=memory)).effort < 0.7001
+
+
+def test_a_change_of_any_length_can_be_told():
+    model = GlobalModel(b"", initial_weights(), memory=NORMALISED.initial_memory(60))
+    for change in (0.0, 1e-6, 1.0, 1024.0, 1e30):
+        told = NORMALISED.contribution(model, initial_weights() + np.float32(change), 1, 0.1)[-1]
+        assert 0 <= told <= 2.0**63

@@ -184,6 +184,7 @@ class LocalTraining:
             guess_loss=self.learner.guess_loss,
             shared_unit=told.rate,
             alignment=told.alignment,
+            effort=told.effort,
         )
 
     def _spent(self, t: int, now: Resources, epochs: int) -> _Spent:

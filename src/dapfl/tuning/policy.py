@@ -51,6 +51,7 @@ class Situation:
         None  # the mean unit of η of all clients in the round before; None if not known
     )
     alignment: float | None = None  # the cosine between the last two changes of W; None if not known
+    effort: float = 1.0  # the share of the epochs that one would choose which is worth its while
 
     @property
     def plateau_loss(self) -> float | None:

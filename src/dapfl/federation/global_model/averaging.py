@@ -38,7 +38,7 @@ def next_model(
     except EncodingError:
         # Someone reported an impossible |D_i|, or sent numbers that no client can have encoded.
         raise ProtocolError("bad-aggregate", "honest contributions cannot add up to these sums") from None
-    weights, memory = parameters.step.apply(base, average)
+    weights, memory = parameters.step.apply(base, average, contributors)
     if not (np.isfinite(weights).all() and np.isfinite(memory).all()):
         raise ProtocolError("bad-aggregate", "the server step leaves numbers that are not finite")
     weights.flags.writeable = memory.flags.writeable = False

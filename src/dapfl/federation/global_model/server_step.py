@@ -25,7 +25,12 @@ MOST_SCALING = 4.0  # of a client's change by normalised averaging, up or down
 RATE_BITS = 40  # rates are averaged as log2(η) + 40, which is not negative for any rate that trains
 LARGEST_RATE = 64.0  # of such a number: no client can move the mean far
 MOST_RATE_CHANGE = 2.0  # of their mean, from one round to the next: a factor of four
-SKETCH = 8192  # coordinates by which the directions of two changes are compared
+SKETCH = 8192  # coordinates by which directions and lengths of changes are compared
+FIRST_EFFORT, LEAST_EFFORT = 0.35, 0.05  # of the epochs that clients would choose
+AGREEMENT = 0.15  # of clients' changes, at which the effort stays
+MOST_EFFORT_CHANGE = 2.0  # from one round to the next
+LENGTH_SCALE = 2.0**28  # of squared lengths as they are told, to steps of 2^-60
+LONGEST = 2.0**63  # of them; weights that move farther cannot be sent
 
 
 @dataclass(frozen=True)
@@ -35,10 +40,12 @@ class Signals:
     `rate` is the unit of η that clients had: their geometric mean, weighted by |D_i|.
     `alignment` is the cosine between the last two changes of the global model. Near 1 the model goes on in
     the same direction, and larger steps would do; below 0 it turns back, and steps were too large.
+    `effort` is the share of the epochs that clients would choose which is worth its while.
     """
 
     rate: float | None = None
     alignment: float | None = None
+    effort: float = 1.0
 
 
 class ServerStep(Protocol):
@@ -68,8 +75,9 @@ class ServerStep(Protocol):
         del current
         return Signals()
 
-    def apply(self, current: GlobalModel, average: Vector) -> tuple[Vector, Vector]:
-        """W(t+1) and the memory that goes with it; must not change its arguments.
+    def apply(self, current: GlobalModel, average: Vector, contributors: int) -> tuple[Vector, Vector]:
+        """W(t+1) and the memory that goes with it, from the average of so many contributions; must not change
+        its arguments.
 
         The memory is kept, sent, hashed and saved together with the weights, so a step keeps nothing in
         itself.
@@ -85,8 +93,9 @@ class TakeAverage(ServerStep):
         """It remembers nothing."""
         return no_memory()
 
-    def apply(self, current: GlobalModel, average: Vector) -> tuple[Vector, Vector]:
+    def apply(self, current: GlobalModel, average: Vector, contributors: int) -> tuple[Vector, Vector]:
         """The average."""
+        del contributors
         return average, current.memory
 
 
@@ -98,20 +107,26 @@ class NormalisedAverage(ServerStep):
     take many. FedNova divides each change by τ_i, and multiplies the mean of that by τ̄, the mean of all τ_i.
     Nobody knows τ̄ before the round is over, so clients take that of the round before, which is remembered:
     each contributes W(t) + (τ̄/τ_i)·(ŵ_i(t) - W(t)), and τ_i as one more number, encrypted and averaged with
-    the others. So nobody learns more than τ̄. The unit of its η is another such number.
+    the others. So nobody learns more than τ̄. The unit of its η is another such number, and the squared length
+    of its change a third.
+
+    The last one tells how far the changes agree (`agreement`). Where they have a direction in common, more
+    local epochs lead farther. Where each client goes its own way, it learns what only its own samples say:
+    more epochs would overfit them. So the effort, a share of the epochs that clients would choose, grows with
+    the root of the agreement and falls with it.
 
     The factor is bounded: little training is not extrapolated far, and a client that lies about its τ_i does
-    no more than that to others; nor does one that lies about its rate. What follows the first `learned`
-    weights of a model are running statistics, which are averaged as they are.
+    no more than that to others; nor does one that lies about its rate or its length. What follows the first
+    `learned` weights of a model are running statistics, which are averaged as they are.
 
-    The memory is τ̄; the mean rate, as log2(η) + 40; the alignment, plus 2; and a sketch of the last change of
-    the model, some of its coordinates. What is 0 is not known yet.
+    The memory is τ̄; the mean rate, as log2(η) + 40; the alignment, plus 2; the effort; and a sketch of the
+    last change of the model, some of its coordinates. What is 0 is not known yet.
     """
 
     learned: int
 
     relative = True  # the change of W(t) is remembered
-    measured = ("steps", "rate")
+    measured = ("steps", "rate", "length")
 
     @cached_property
     def _sketched(self) -> slice:
@@ -124,16 +139,19 @@ class NormalisedAverage(ServerStep):
     def initial_memory(self, size: int) -> Vector:
         """Nothing is known yet."""
         del size
-        return np.zeros(3 + len(range(self.learned)[self._sketched]), np.float32)
+        return np.zeros(4 + len(range(self.learned)[self._sketched]), np.float32)
 
     def contribution(self, current: GlobalModel, local: Vector, steps: int, rate: float) -> Vector:
-        """The change of the learned weights times τ̄/τ_i, within bounds; τ_i; and the unit of η."""
+        """The change of the learned weights times τ̄/τ_i, within bounds; τ_i; the unit of η; and how long that
+        change is."""
         told = min(max(math.log2(rate) + RATE_BITS, 0.0), LARGEST_RATE) if rate > 0 else 0.0
-        numbers = np.append(local, np.array([steps, told], np.float32))
+        numbers = np.append(local, np.array([steps, told, 0], np.float32))
         factor = np.float32(self.factor(float(current.memory[0]), steps))
         if factor != 1:
             start = current.weights[: self.learned]
             numbers[: self.learned] = start + factor * (local[: self.learned] - start)
+        change = (numbers[: len(local)] - current.weights)[self._sketched]
+        numbers[-1] = min(LENGTH_SCALE * squared_length(change), LONGEST)
         return numbers
 
     @staticmethod
@@ -146,22 +164,65 @@ class NormalisedAverage(ServerStep):
         return min(max(mean / steps, 1 / MOST_SCALING), MOST_SCALING) if 0 < mean < math.inf else 1.0
 
     def signals(self, current: GlobalModel) -> Signals:
-        """The rate of the round before, and how the last two changes are aligned."""
-        rate, alignment = (float(number) for number in current.memory[1:3])
-        return Signals(2.0 ** (rate - RATE_BITS) if rate else None, alignment - 2.0 if alignment else None)
+        """The rate of the round before, how the last two changes are aligned, and the effort."""
+        rate, alignment, effort = (float(number) for number in current.memory[1:4])
+        return Signals(
+            2.0 ** (rate - RATE_BITS) if rate else None,
+            alignment - 2.0 if alignment else None,
+            effort or FIRST_EFFORT,
+        )
 
-    def apply(self, current: GlobalModel, average: Vector) -> tuple[Vector, Vector]:
+    def apply(self, current: GlobalModel, average: Vector, contributors: int) -> tuple[Vector, Vector]:
         """The average; and what this round tells the next."""
-        weights, steps, rate = average[:-2].copy(), average[-2], average[-1]
+        weights, (steps, rate, length) = average[:-3].copy(), average[-3:]
         before = current.memory[1]
         if before:
             low, high = (np.float32(sign * MOST_RATE_CHANGE) for sign in (-1, 1))
             rate = min(max(rate, before + low), before + high)
         rate = min(max(rate, np.float32(0)), np.float32(LARGEST_RATE))
         change = (weights - current.weights)[self._sketched]
-        alignment = cosine(current.memory[3:], change)
-        told = np.array([steps, rate, 0.0 if alignment is None else alignment + 2.0], np.float32)
+        alignment = cosine(current.memory[4:], change)
+        effort = next_effort(
+            float(current.memory[3]) or FIRST_EFFORT,
+            agreement(squared_length(change), float(length) / LENGTH_SCALE, contributors),
+        )
+        told = np.array([steps, rate, 0.0 if alignment is None else alignment + 2.0, effort], np.float32)
         return weights, np.concatenate([told, change])
+
+
+def agreement(of_mean: float, mean: float, contributors: int) -> float | None:
+    """How far changes agree: 1 if all are the same, near 0 if they have no direction in common.
+
+    `of_mean` is the squared length of their mean, `mean` the mean of their squared lengths. Without a common
+    direction the first would be 1/contributors of the second. None if nothing moved, or nobody else is there.
+
+    >>> agreement(4.0, 4.0, 20), agreement(0.2, 4.0, 20)
+    (1.0, 0.0)
+    """
+    if contributors < 2 or not (0 < mean < math.inf and of_mean < math.inf):
+        return None
+    alone = 1 / contributors
+    return (of_mean / mean - alone) / (1 - alone)
+
+
+def next_effort(effort: float, agreed: float | None) -> float:
+    """The effort of the next round.
+
+    >>> next_effort(0.4, AGREEMENT), next_effort(0.4, 0.0), next_effort(0.4, 0.6)
+    (0.4, 0.2, 0.8)
+    """
+    if agreed is None:
+        return effort
+    change = math.sqrt(max(agreed, 0.0) / AGREEMENT)
+    change = min(max(change, 1 / MOST_EFFORT_CHANGE), MOST_EFFORT_CHANGE)
+    return min(max(effort * change, LEAST_EFFORT), 1.0)
+
+
+def squared_length(a: Vector) -> float:
+    """The squared length of a vector of float32, the same bits on any machine."""
+    # The product of two float32 is exact in float64, and so is the sum of fsum before it is rounded.
+    b = a.astype(np.float64)
+    return math.fsum((b * b).tolist())
 
 
 def cosine(a: Vector, b: Vector) -> float | None:
@@ -170,9 +231,8 @@ def cosine(a: Vector, b: Vector) -> float | None:
     >>> cosine(np.float32([3, 4]), np.float32([-6, -8]))
     -1.0
     """
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    # The product of two float32 is exact in float64, and so is the sum of fsum before it is rounded.
-    dot, aa, bb = (math.fsum((x * y).tolist()) for x, y in ((a, b), (a, a), (b, b)))
+    dot = math.fsum((a.astype(np.float64) * b.astype(np.float64)).tolist())
+    aa, bb = squared_length(a), squared_length(b)
     if not (aa > 0 and bb > 0 and math.isfinite(aa) and math.isfinite(bb)):
         return None
     return min(max(dot / math.sqrt(aa) / math.sqrt(bb), -1.0), 1.0)
@@ -199,8 +259,9 @@ class FedAdam(ServerStep):
         tau = np.float32(self.config.tau)
         return np.concatenate([np.zeros(self.learned, np.float32), np.full(self.learned, tau * tau)])
 
-    def apply(self, current: GlobalModel, average: Vector) -> tuple[Vector, Vector]:
+    def apply(self, current: GlobalModel, average: Vector, contributors: int) -> tuple[Vector, Vector]:
         """One step of Adam; each operation is on single numbers of float32, as is its rounding."""
+        del contributors
         rate, beta1, beta2, tau = (
             np.float32(value)
             for value in (self.config.rate, self.config.beta1, self.config.beta2, self.config.tau)
