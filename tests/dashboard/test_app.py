@@ -170,6 +170,13 @@ def test_the_command_prints_an_address_serves_and_ends_on_ctrl_c(tmp_path):
     assert "Traceback" not in words
 
 
+def test_a_folder_that_is_not_there_yet_is_said_to_be_waited_for(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("dapfl.dashboard.server.serve", lambda directory, listener, metrics: listener.close())
+    assert main(["watch", str(tmp_path / "soon"), "--port", "0"]) == 0
+    said = " ".join(capsys.readouterr().err.split())  # the console wraps lines
+    assert "soon does not exist yet: the page waits for a run to begin there." in said
+
+
 def test_the_default_port_gives_way_to_the_next_free_one():
     with watch._listen("127.0.0.1", None) as first, watch._listen("127.0.0.1", None) as second:
         assert first.getsockname()[0] == "127.0.0.1"

@@ -57,7 +57,7 @@ def test_a_function_may_give_the_task(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("mine = 3", "mine.py:mine is of type int, not a dapfl.learning.tasks.Task"),
+        ("mine = 3", "mine.py:mine is of type int, not a dapfl.Task"),
         ("other = 3", "does not define 'mine'"),
         ("def mine(): return 3", "mine is of type int"),
         ("def mine(): 1 / 0", "function .*mine failed: ZeroDivisionError"),
@@ -76,7 +76,7 @@ def test_a_task_file_that_cannot_be_used_says_why(tmp_path: Path, text: str, com
     ("name", "complaint"),
     [
         ("cnn-mnits", "no task 'cnn-mnits': the tasks are logistic-mnist, .*path/to/file.py:NAME"),
-        ("examples/own_task.py", "of your own as path/to/file.py:NAME"),
+        ("examples/own_task.py", "say what in it is meant, as examples/own_task.py:NAME"),
         ("nowhere/task.py:mine", "nowhere/task.py does not exist"),
         ("", "no task ''"),
     ],
@@ -116,7 +116,8 @@ def fails() -> Dataset:
         ),
         (lambda: nn.Linear(2, 2), sides(classes=1), "whole numbers from 0 to 0"),
         (lambda: nn.Linear(2, 2), sides(test_labels=SIDES - 1), "test labels .* whole numbers from 0 to 1"),
-        (lambda: nn.Linear(2, 2), sides(train_labels=SIDES / 2), "whole numbers"),
+        (lambda: nn.Linear(2, 2), sides(test_labels=SIDES + 1), "since classes=2; they are 1 to 2"),
+        (lambda: nn.Linear(2, 2), sides(train_labels=SIDES / 2), "whole numbers .* they are float64"),
         (lambda: nn.Linear(2, 2), sides(train_labels=SIDES.reshape(6, 1, 1)), "one label or a row"),
         (lambda: nn.Linear(2, 2), sides(natural=owned(SIDES[:5])), "for every sample"),
         (lambda: nn.Linear(2, 2), sides(natural=owned(SIDES + 1)), "a number from 0 to 1, or -1"),
@@ -137,6 +138,20 @@ def test_a_loss_must_be_one_number() -> None:
     each = nn.CrossEntropyLoss(reduction="none")
     with pytest.raises(TaskError, match="loss of task mine must be a tensor of one number"):
         Learner(Task("mine", lambda: nn.Linear(2, 2), sides(), each), np.arange(3))
+
+
+@pytest.mark.parametrize(
+    ("measure", "why"),
+    [
+        (lambda outputs, labels: outputs, "(Value|Runtime)Error"),
+        (lambda outputs, labels: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda outputs: 0.0, "TypeError"),
+    ],
+)
+def test_a_metric_of_ones_own_that_fails_is_named(measure: Callable[..., float], why: str) -> None:
+    task = Task("mine", lambda: nn.Linear(2, 2), sides(), metrics={"auc": measure})
+    with pytest.raises(TaskError, match=f"metric 'auc' of task mine fails: {why}"):
+        Evaluator(task).evaluate(initial_weights(task, seed=0))
 
 
 def test_data_that_cannot_be_fetched_stay_a_data_error() -> None:

@@ -151,11 +151,16 @@ def test_policy_table_of_a_file_changes_parts_of_the_setting(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"agent": {"step": 3}}, {"agent": {"gamma": 2.0}}, {"space": {"eta": {"low": 4.0}}}, {"kin": "x"}],
+    ("changes", "why"),
+    [
+        ({"agent": {"step": 3}}, "there is no key agent.step"),
+        ({"agent": {"gamma": 2.0}}, "agent.gamma must be at most 1"),
+        ({"space": {"eta": {"low": 4.0}}}, ""),
+        ({"kin": "x"}, "there is no key kin"),
+    ],
 )
-def test_a_wrong_change_to_the_policy_is_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="changes to the policy"):
+def test_a_wrong_change_to_the_policy_is_refused(changes: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=f"changes to the policy cannot be used: {why}"):
         resolve(RunConfig(policy=changes))
 
 

@@ -176,11 +176,14 @@ def _introduce(config: "RunConfig") -> None:
     from dapfl.learning.tasks import get_task
 
     how = (
-        f"encrypted with {config.crypto.key_bits}-bit keys" if config.crypto.encryption != "none" else "open"
+        f"encrypted with {config.crypto.key_bits}-bit keys"
+        if config.crypto.encryption != "none"
+        else "not encrypted"
     )
     clients = f"{config.clients} clients" + (f", {config.per_round} per round" if config.per_round else "")
+    rounds = f"{config.rounds} round" + "s" * (config.rounds > 1)
     err.print(
-        f"{config.setting} on {get_task(config.task).name}: {clients}, {config.rounds} rounds, {how}",
+        f"{config.setting} on {get_task(config.task).name}: {clients}, {rounds}, {how}",
         markup=False,
     )
     _tell_of_unused_data(config)
@@ -195,10 +198,11 @@ def _tell_of_unused_data(config: "RunConfig") -> None:
 
     if config.task in TASKS or config.partition == "own":
         return
-    if len(bad := rows_without_meaning(task_runtime(get_task(config.task)).data.train_images)):
+    samples = task_runtime(get_task(config.task)).data.train_images
+    if len(bad := rows_without_meaning(samples)):
         err.print(
-            f"{len(bad):,} training samples hold NaN or infinity, the first in row {bad[0]}: clients with "
-            "one of them cannot take part."
+            f"NaN or infinity in {len(bad):,} of the {len(samples):,} training samples, the first in row "
+            f"{bad[0]}: clients that hold one of them cannot take part."
         )
     if config.mean_samples is None:
         return

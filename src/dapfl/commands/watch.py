@@ -55,6 +55,10 @@ def execute(args: argparse.Namespace) -> int:
     shown = f"[{host}]" if ":" in host else host
     out.print(f"http://{shown}:{port}/", markup=False)
     err.print("Open this page in a browser; Ctrl-C ends it. The run does not need it.")
+    if not args.directory.exists():
+        err.print(
+            f"{args.directory} does not exist yet: the page waits for a run to begin there.", markup=False
+        )
     if host not in ("127.0.0.1", "::1"):
         err.print(f"Anyone who reaches {host} can see this page: it has no password.")
     serve(args.directory, listener, metrics=args.metrics)

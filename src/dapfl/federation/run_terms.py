@@ -44,7 +44,8 @@ def check_numbers(config: RunConfig) -> None:
     if config.min_cohort > called:
         raise ConfigError(
             f"A minimum cohort of {config.min_cohort} can never be reached by {called} clients: "
-            "add clients, or lower --min-cohort (below 3, members can read each other's models)."
+            "add clients, or lower --min-cohort (below 3, members can read each other's models, and "
+            "--decryption must be shared)."
         )
     if config.room is not None and config.room < config.clients:
         raise ConfigError(

@@ -221,7 +221,7 @@ def _load_data(task: Task) -> Dataset:
     except Exception as error:
         raise TaskError(f"The data of task {task.name} cannot be loaded: {_words(error)}.") from error
     if not isinstance(data, Dataset):
-        raise TaskError(f"Task {task.name} loads a {type(data).__name__}, not a dapfl.learning.data.Dataset.")
+        raise TaskError(f"Task {task.name} loads a {type(data).__name__}, not a dapfl.Dataset.")
     for part, inputs, labels in (
         ("training", data.train_images, data.train_labels),
         ("test", data.test_images, data.test_labels),
@@ -242,14 +242,16 @@ def _load_data(task: Task) -> Dataset:
         if not data.classes:
             _check_numbers(task, part, labels)
         elif not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= data.classes:
+            found = f"{labels.min()} to {labels.max()}" if labels.dtype.kind in "iu" else labels.dtype
             raise TaskError(
-                f"The {part} labels of task {task.name} must be whole numbers from 0 to {data.classes - 1}."
+                f"The {part} labels of task {task.name} must be whole numbers from 0 to {data.classes - 1}, "
+                f"since classes={data.classes}; they are {found}."
             )
     _check_natural(task, data)
     if len(bad := rows_without_meaning(data.test_images)):
         raise TaskError(
-            f"{len(bad):,} of the {len(data.test_images):,} test samples of task {task.name} hold NaN or "
-            f"infinity, the first in row {bad[0]}: clean or remove them."
+            f"Task {task.name} has NaN or infinity in {len(bad):,} of its {len(data.test_images):,} test "
+            f"samples, the first in row {bad[0]}: clean or remove them."
         )
     return data
 

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from dapfl.arrays import Vector
 from dapfl.config import OptimiserConfig
-from dapfl.errors import DataError
+from dapfl.errors import DataError, TaskError
 from dapfl.hyperparameters import Hyperparameters
 from dapfl.learning import device
 from dapfl.learning.fairness import ClientTests
@@ -38,7 +38,7 @@ from dapfl.learning.runtime import (
     task_runtime,
     torch_seeded,
 )
-from dapfl.learning.tasks import Task
+from dapfl.learning.tasks import Metric, Task
 
 EVALUATION_BATCH = 512
 
@@ -143,9 +143,8 @@ class Learner:
         if np.issubdtype(inputs.dtype, np.floating) and not np.isfinite(inputs).all():
             bad = np.flatnonzero(~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1))
             raise DataError(
-                f"{len(bad)} of this client's {len(inputs)} training samples hold NaN or infinity; "
-                f"the first is training sample {mine[bad[0]]} of task {self._runtime.task.name}. "
-                "Clean or remove them."
+                f"NaN or infinity in {len(bad)} of this client's {len(inputs)} training samples; the first "
+                f"is training sample {mine[bad[0]]} of task {self._runtime.task.name}. Clean or remove them."
             )
         return device.moved(as_inputs(inputs)), device.moved(as_labels(data.train_labels[mine]))
 
@@ -208,8 +207,17 @@ class Evaluator:
         classes, labels = self._runtime.data.classes, self._samples[1].cpu()
         metrics = _metrics((loss, cells, outputs), labels, classes)
         accuracies = self._tests.accuracies(cells // classes == cells % classes) if self._tests else ()
-        more = {name: float(measure(outputs, labels)) for name, measure in own.items()}
+        more = {name: self._own(name, measure, outputs, labels) for name, measure in own.items()}
         return Score(metrics.loss, metrics.accuracy, metrics.f1, accuracies, more)
+
+    def _own(self, name: str, measure: Metric, outputs: Tensor, labels: Tensor) -> float:
+        try:
+            return float(measure(outputs, labels))
+        except Exception as error:
+            raise TaskError(
+                f"The metric '{name}' of task {self._runtime.task.name} fails: {type(error).__name__}: "
+                f"{error}. It makes one number of two tensors: the outputs and labels of all test samples."
+            ) from error
 
 
 Cells = NDArray[np.int64]

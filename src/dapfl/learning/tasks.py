@@ -92,16 +92,16 @@ def get_task(name: str) -> Task:
 
 @cache
 def _from_file(name: str) -> Task:
-    plugin = Plugin.parse(name)
+    try:
+        plugin = Plugin.parse(name)
+        found = plugin and plugin.load()
+    except ConfigError as error:
+        raise TaskError(f"The task {name} cannot be loaded: {error}") from error
     if plugin is None:
         raise TaskError(
             f"There is no task '{name}': the tasks are {', '.join(TASKS)}, or one of your own as {FORM}. "
             "A Task object is known to the program that made it: give it to dapfl.run or dapfl.resume."
         )
-    try:
-        found = plugin.load()
-    except ConfigError as error:
-        raise TaskError(f"The task {name} cannot be loaded: {error}") from error
     if callable(found) and not isinstance(found, Task):
         try:
             found = found()
@@ -109,7 +109,6 @@ def _from_file(name: str) -> Task:
             raise TaskError(f"The task function {name} failed: {type(error).__name__}: {error}.") from error
     if not isinstance(found, Task):
         raise TaskError(
-            f"{name} is of type {type(found).__name__}, not a dapfl.learning.tasks.Task "
-            "or a function that returns one."
+            f"{name} is of type {type(found).__name__}, not a dapfl.Task or a function that returns one."
         )
     return found

@@ -19,6 +19,7 @@ from dapfl.config import (
     PolicyConfig,
     RunConfig,
     ServerStepConfig,
+    in_words,
 )
 from dapfl.errors import ConfigError
 from dapfl.system.plugins import FORM, Plugin
@@ -272,7 +273,7 @@ def _changed(policy: PolicyConfig, changes: dict[str, Any]) -> PolicyConfig:
     try:
         return msgspec.convert(_merged(msgspec.to_builtins(policy), changes), PolicyConfig)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"The changes to the policy cannot be used: {error}.") from None
+        raise ConfigError(f"The changes to the policy cannot be used: {in_words(error)}.") from None
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

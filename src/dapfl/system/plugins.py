@@ -38,6 +38,8 @@ class Plugin:
     @classmethod
     def parse(cls, reference: str) -> "Plugin | None":
         """The plugin that a reference stands for; None if the text is not a reference to a Python file."""
+        if reference.endswith(".py"):
+            raise ConfigError(f"{reference} is a file: say what in it is meant, as {reference}:NAME.")
         file, _, name = reference.rpartition(":")
         return cls(Path(file), name) if file.endswith(".py") and name else None
 

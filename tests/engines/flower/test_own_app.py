@@ -568,8 +568,18 @@ def test_a_member_of_the_committee_must_have_a_place_on_its_disk(
 
 
 def test_too_few_nodes_are_said_at_once() -> None:
-    with pytest.raises(ConfigError, match=r"2 nodes are connected.*3 are needed"):
+    with pytest.raises(
+        ConfigError, match=r"2 nodes are connected.*3 are needed.*both need decryption='shared'"
+    ):
         start(dapfl.flower.DapFL(**SMALL), grid_of([small_mod()], nodes=2))
+
+
+def test_two_nodes_need_a_shared_key() -> None:
+    two: dict[str, Any] = {"min_cohort": 2, "decryption": "shared"}
+    result = start(dapfl.flower.DapFL(**SMALL, **two), grid_of([small_mod(**two)], nodes=2))
+    assert (result.arrays["w"].numpy() != 0).all()
+    with pytest.raises(ConfigError, match=r"choose --decryption shared"):
+        start(dapfl.flower.DapFL(**SMALL, min_cohort=2), grid_of([small_mod(min_cohort=2)], nodes=2))
 
 
 def test_a_federation_in_which_nobody_can_take_part_ends_with_a_sentence(

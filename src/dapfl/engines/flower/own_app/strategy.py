@@ -95,7 +95,9 @@ class DapFL(FedAvg):
     def summary(self) -> None:
         """Logs what the strategy does."""
         super().summary()
-        protection = "none" if self._crypto.encryption == "none" else "Paillier, signed"
+        crypto = self._crypto
+        who = "a committee" if crypto.decryption == "committee" else "every node"
+        protection = "none" if crypto.encryption == "none" else f"Paillier (decrypted by {who}), signed"
         log(INFO, "\t└──> Dap-FL: encryption %s, at least %d nodes per sum", protection, self._min_cohort)
 
     def start(
@@ -175,7 +177,7 @@ class DapFL(FedAvg):
                     f"{count} nodes are connected after {self._patience:.0f} s, and {least} are needed: a "
                     f"sum of fewer than {self._min_cohort} would give single models away. Start more nodes, "
                     "or lower min_cohort in DapFL and in the mod (below 3, nodes can read each other's "
-                    "models)."
+                    "models, and both need decryption='shared')."
                 )
             time.sleep(0.5)
         return count
