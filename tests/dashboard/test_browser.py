@@ -136,6 +136,16 @@ def test_a_new_round_appears_without_reload_and_the_page_outlives_the_run(tab, r
         assert page.evaluate("window.stillTheSamePage")
 
 
+def test_the_live_page_shows_the_tasks_own_measures(tab, run):
+    with serving(run) as port:
+        page = tab(f"http://127.0.0.1:{port}/")
+        wait_rounds(page, 5)
+        assert page.locator("#measures-card").is_hidden()
+        append(run, {**rounds(count=6)[5], "metrics": {"AUC <b>": 0.98765, "recall": None}})
+        wait_rounds(page, 6)
+        assert page.locator("#measures").inner_text().split("\n") == ["AUC <b>", "0.9877", "recall", "–"]
+
+
 def test_a_half_written_round_changes_nothing_until_it_is_whole(tab, run):
     text = json.dumps(rounds(count=6)[5]) + "\n"
     with serving(run) as port:

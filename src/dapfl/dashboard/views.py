@@ -65,6 +65,7 @@ class RoundView(Struct, frozen=True):
     accuracy: float | None
     f1: float | None
     worst_accuracy: float | None
+    metrics: dict[str, float | None]
     participants: int
     of: int
     violations: int

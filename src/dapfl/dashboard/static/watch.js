@@ -67,6 +67,7 @@
       document.body.classList.toggle("early", !state.rounds.length); // before drawing: a hidden chart has no width
       if (state.rounds.length) {
         showFigures();
+        showMeasures();
         showCharts();
         showPhases();
         showLost();
@@ -347,13 +348,22 @@
   }
 
   function showFacts() {
-    const { facts } = state;
-    const list = at("facts");
-    const text = JSON.stringify(facts && facts.rows);
-    if (!facts || list.dataset.shown === text) return;
+    if (state.facts) showRows("facts", state.facts.rows);
+  }
+
+  function showMeasures() {
+    const rows = Object.entries(state.rounds[state.rounds.length - 1].metrics);
+    at("measures-card").hidden = !rows.length;
+    showRows("measures", rows.map(([name, value]) => [name, fixed(value, 4)]));
+  }
+
+  function showRows(id, rows) {
+    const list = at(id);
+    const text = JSON.stringify(rows);
+    if (list.dataset.shown === text) return;
     list.dataset.shown = text;
     list.replaceChildren(
-      ...facts.rows.flatMap(([name, value]) => {
+      ...rows.flatMap(([name, value]) => {
         const term = document.createElement("dt");
         const detail = document.createElement("dd");
         term.textContent = name;
