@@ -20,6 +20,13 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         kind for cell in notebook.cells for out in cell.get("outputs", ()) for kind in out.get("data", ())
     }
     assert {"image/png", "text/html"} <= shown  # figures and frames
+    said = "".join(
+        out.text
+        for cell in notebook.cells
+        for out in cell.get("outputs", ())
+        if out.output_type == "stream" and out.name == "stderr"
+    )
+    assert "Keys: 8/8" in said  # as plain text, not each line in a display of its own
     assert len(list(tmp_path.glob("runs/rings-*/model.npz"))) == 2  # run anew each time: it can be run again
 
 

@@ -15,12 +15,15 @@ def plugin(folder: Path, text: str, name: str = "mine") -> Plugin:
     return Plugin(folder / "own.py", name)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "cnn-mnist", "fixed:0.1:6", "own.py", "own.py:", ":mine", "own.txt:mine"]
-)
+@pytest.mark.parametrize("text", ["", "cnn-mnist", "fixed:0.1:6", "own.py:", ":mine", "own.txt:mine"])
 def test_only_a_python_file_and_a_name_are_a_plugin(text: str) -> None:
     assert Plugin.parse(text) is None
     assert relocated(text, Path.resolve) == text
+
+
+def test_a_file_without_a_name_in_it_is_said() -> None:
+    with pytest.raises(ConfigError, match=r"below/own\.py:NAME"):
+        Plugin.parse("below/own.py")
 
 
 def test_a_colon_in_a_folder_is_part_of_the_path() -> None:

@@ -66,6 +66,7 @@ def progress(title: str, total: float | None) -> Iterator[Tracker]:
         if tenth > shown:
             shown = tenth
             amount = f"{done:.0f}/{total:.0f}" if total else f"{done:.0f}"
-            err.print(f"{title}: {amount}{' ' + note if note else ''}", markup=False)
+            # Not by `err`, which in a notebook would make a display of its own of each line.
+            print(f"{title}: {amount}{' ' + note if note else ''}", file=sys.stderr, flush=True)
 
     yield say

@@ -73,7 +73,7 @@ class Attacker(ABC):
         verdict = f"{through} GOT THROUGH" if through else "all refused" if total else "nothing to attack yet"
         line = f"{self.name}: {self.what}: {total} attempts, {verdict}" + (f" ({reasons})" if reasons else "")
         if self.unrecorded:
-            line += f"; {self.unrecorded} at clients that have not reported them"
+            line += f"; {self.unrecorded} of them by clients after their last report"
         return line
 
     def signed(self, like: bytes, body: Struct) -> Signed:
