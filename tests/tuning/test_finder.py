@@ -294,7 +294,7 @@ def test_a_client_that_has_not_found_its_unit_yet_goes_on_looking() -> None:
 @pytest.mark.parametrize(
     ("alignment", "factor"),
     [
-        (None, 1.0), (1.0, 4.0), (0.925, 2.0), (0.85, 1.0), (0.4, 1.0), (0.0, 1.0),
+        (None, 1.0), (1.0, 2.0), (0.925, 2.0**0.5), (0.85, 1.0), (0.4, 1.0), (0.0, 1.0),
         (-0.25, 0.4**0.5), (-0.5, 0.4), (-1.0, 0.4),
     ],
 )  # fmt: skip
@@ -302,6 +302,15 @@ def test_the_model_going_straight_on_raises_the_unit_and_turning_back_lowers_it(
     alignment: float | None, factor: float
 ) -> None:
     assert correction(replace(SEEN, round=3, alignment=alignment)) == pytest.approx(factor)
+
+
+@pytest.mark.parametrize(("loss", "unit_then"), [(1.9, 0.2), (2.1, 0.1), (math.inf, 0.1)])
+def test_a_model_that_goes_straight_on_but_not_down_raises_no_unit(loss: float, unit_then: float) -> None:
+    unit = searched()
+    first = replace(SEEN, round=1, loss=2.0, shared_unit=0.1, alignment=0.5)
+    unit.prepare(first, pytest.fail)
+    unit.prepare(replace(first, round=2, loss=loss, alignment=1.0), pytest.fail)
+    assert unit.unit == pytest.approx(unit_then)
 
 
 @given(st.floats(-1, 1), st.integers(0, 30), st.floats(1e-12, 1e6))
@@ -312,4 +321,4 @@ def test_the_unit_follows_by_a_bounded_factor_and_rises_no_more_towards_the_end(
     unit.prepare(replace(SEEN, round=round_, shared_unit=shared, alignment=alignment), pytest.fail)
     assert 1e-9 <= unit.unit <= 1e3
     if 1e-6 < shared < 100:
-        assert 0.399 * shared <= unit.unit <= (4.01 if round_ <= 12 else 1) * shared
+        assert 0.399 * shared <= unit.unit <= (2.01 if round_ <= 12 else 1) * shared

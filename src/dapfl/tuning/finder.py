@@ -32,7 +32,7 @@ STALL_ROUNDS = 5  # without progress, and the unit is looked for again
 STALL = 0.002  # the progress of a round, in e-folds of the loss, that is none
 BACKOFF = 0.5  # what the rate of a `Probe` shrinks by when training overshot
 TURNING, STRAIGHT = 0.0, 0.85  # alignments below which the shared unit falls, and above which it rises
-LEAST, MOST = 0.4, 4.0  # times the unit of the round before
+LEAST, MOST = 0.4, 2.0  # times the unit of the round before
 SETTLED = 0.6  # of a run, after which the unit rises no more
 
 
@@ -122,7 +122,11 @@ class RateUnit(msgspec.Struct):
         self.trial_loss = math.inf
         if situation.shared_unit is not None and self.search.next is None:
             # What became of all clients' steps together tells more than trials on the data of one of them.
-            self.unit = min(max(correction(situation) * situation.shared_unit, LOWEST), HIGHEST)
+            factor = correction(situation)
+            if not situation.loss < self.last_loss:
+                factor = min(factor, 1.0)  # straight on, but not down
+            self.last_loss = situation.loss
+            self.unit = min(max(factor * situation.shared_unit, LOWEST), HIGHEST)
             return 0
         self._notice_stall(situation.loss)
         if not math.isfinite(situation.loss):
