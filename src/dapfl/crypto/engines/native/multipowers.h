@@ -9,7 +9,7 @@
 static void pick(int count, V *out, const V *table, const unsigned *digits) {
     for (int lane = 0; lane < LANES; lane++) {
         const V *entry = table + digits[lane] * (unsigned)count;
-        for (int j = 0; j < count; j++) out[j][lane] = entry[j][lane];
+        for (int j = 0; j < count; j++) AT(out[j], lane) = AT(entry[j], lane);
     }
 }
 
@@ -53,7 +53,7 @@ static int power_product(const ring *r, int modulo_root, size_t count, rows base
         multiply_powers(a, &f, x, first, count, bases, exponents, table);
     memcpy(total, f.one, sizeof(V) * (size_t)limbs);
     for (int lane = 0; lane < LANES; lane++) {
-        for (int j = 0; j < limbs; j++) factor[j] = all(x[j][lane]);
+        for (int j = 0; j < limbs; j++) factor[j] = all(AT(x[j], lane));
         a->multiply(&f, total, total, factor);
     }
     if (modulo_root) {
