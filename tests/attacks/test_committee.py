@@ -207,7 +207,7 @@ def test_cs_with_fewer_than_t_members_reads_nothing(attack):
     server, clients = insecure_keys(decryption="committee")
     committee = server.committee.committee
     checks, rows = attack.small.client_suite(1).checks, attack.small.parameters.contribution_rows
-    sums = proposed_sums(attack.proposal(range(1, 7)), checks, rows, 4)
+    sums = proposed_sums(attack.proposal(range(1, 7)), bytes(32), checks, rows, 4)
     victim = attack.upload(6)
     alone = checks.check_contribution(victim.contribution, rows, contribution_binding(victim.context))
     for target in (sums, alone):

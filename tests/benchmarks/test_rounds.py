@@ -15,6 +15,7 @@ from dapfl.benchmarks.peers.training import PeerClients
 from dapfl.benchmarks.peers.workload import PeerFailed, PeerReport, Workload
 from dapfl.benchmarks.scale import ScaleReport
 from dapfl.config import RunConfig, override
+from dapfl.crypto.engines.base import available_engines
 from dapfl.errors import DapflError
 from dapfl.runs.directory import RunDirectory
 

@@ -319,7 +319,7 @@ class Client:
         sums = self._store.sums(
             name,
             lambda: proposed_sums(
-                proposal, suite.checks, parameters.contribution_rows, parameters.min_cohort
+                proposal, name, suite.checks, parameters.contribution_rows, parameters.min_cohort
             ),
         )
         numbers, proof = suite.decryption_share(sums, name)

@@ -290,7 +290,7 @@ def engine_named(name: str) -> ArithmeticEngine:
         return native.NativeEngine(name)
     if name in ENGINES:
         raise ConfigError(
-            f"The arithmetic engine {name} does not work here: it needs a dapfl built with a C compiler, "
-            f"and ifma and avx2 a CPU with these instructions. Choose auto, or one of: {', '.join(available)}."
+            f"The arithmetic engine {name} does not work here: it needs a dapfl built with a C "
+            f"compiler, and a CPU with these instructions. Choose auto, or one of: {', '.join(available)}."
         )
     raise ConfigError(f"No arithmetic engine is called '{name}'; choose auto, {', '.join(ENGINES)}.")
