@@ -3,7 +3,7 @@
  *   AT(v, lane)            the number in that lane
  *   F, FACTORS(f, x, k)    a limb as a factor; the k limbs x as factors, stored in f unless V and F are one
  *   MULTIPLY(lo, hi, x, y) lo += the low limb of x*y + LO_OFFSET, hi += the high limb + HI_OFFSET
- *   MULTIPLY_FOUR          four times MULTIPLY into the same lo and hi, if it can do better
+ *   MULTIPLY_TWO, _THREE, _FOUR  as many times MULTIPLY into the same lo and hi, if it can do better
  *   QUOTIENT_BY_BLOCK      1, or 0 and LOW(x, y): the low limb of x*y, without an offset, for any 64-bit x
  *   FACTOR(x)              one limb as a factor
  *   transpose(out, in)     out[i][lane] = in[lane][i], for LANES vectors
@@ -109,13 +109,21 @@ static V reduce_once(int count, V *x, const V *modulus) {
     return below;
 }
 
-#ifndef MULTIPLY_FOUR
-#define MULTIPLY_FOUR(lo, hi, x0, y0, x1, y1, x2, y2, x3, y3)                                            \
-    do {                                                                                                \
-        MULTIPLY(lo, hi, x0, y0);                                                                       \
-        MULTIPLY(lo, hi, x1, y1);                                                                       \
-        MULTIPLY(lo, hi, x2, y2);                                                                       \
-        MULTIPLY(lo, hi, x3, y3);                                                                       \
+#ifndef MULTIPLY_TWO
+#define MULTIPLY_TWO(lo, hi, x0, y0, x1, y1) \
+    do {                                     \
+        MULTIPLY(lo, hi, x0, y0);            \
+        MULTIPLY(lo, hi, x1, y1);            \
+    } while (0)
+#define MULTIPLY_THREE(lo, hi, x0, y0, x1, y1, x2, y2) \
+    do {                                               \
+        MULTIPLY_TWO(lo, hi, x0, y0, x1, y1);          \
+        MULTIPLY(lo, hi, x2, y2);                      \
+    } while (0)
+#define MULTIPLY_FOUR(lo, hi, x0, y0, x1, y1, x2, y2, x3, y3) \
+    do {                                                      \
+        MULTIPLY_TWO(lo, hi, x0, y0, x1, y1);                 \
+        MULTIPLY_TWO(lo, hi, x2, y2, x3, y3);                 \
     } while (0)
 #endif
 
@@ -155,11 +163,8 @@ INLINE void body(V *restrict t, const F *restrict a, int from, int count, F b0, 
     V t0 = columns(t, a, from, count, b0, b1, b2, b3, up) - offsets(3, 4);
     F w1 = a[count - 1], w2 = a[count - 2], w3 = a[count - 3];
     V t1 = t[count + 1] - offsets(2, 3), t2 = t[count + 2] - offsets(1, 2), t3 = t[count + 3] - offsets(0, 1);
-    MULTIPLY(t0, t1, w1, b1);
-    MULTIPLY(t0, t1, w2, b2);
-    MULTIPLY(t0, t1, w3, b3);
-    MULTIPLY(t1, t2, w1, b2);
-    MULTIPLY(t1, t2, w2, b3);
+    MULTIPLY_THREE(t0, t1, w1, b1, w2, b2, w3, b3);
+    MULTIPLY_TWO(t1, t2, w1, b2, w2, b3);
     MULTIPLY(t2, t3, w1, b3);
     t[count] = t0, t[count + 1] = t1, t[count + 2] = t2, t[count + 3] = t3;
 }
@@ -169,15 +174,9 @@ INLINE V foot(V *t, const F *a, F b0, F b1, F b2, F b3) {
     V t0 = t[0] - offsets(1, 0), t1 = t[1] - offsets(2, 1), t2 = t[2] - offsets(3, 2), t3 = t[3] - offsets(4, 3);
     V up = t[4];
     MULTIPLY(t0, t1, a[0], b0);
-    MULTIPLY(t1, t2, a[1], b0);
-    MULTIPLY(t1, t2, a[0], b1);
-    MULTIPLY(t2, t3, a[2], b0);
-    MULTIPLY(t2, t3, a[1], b1);
-    MULTIPLY(t2, t3, a[0], b2);
-    MULTIPLY(t3, up, a[3], b0);
-    MULTIPLY(t3, up, a[2], b1);
-    MULTIPLY(t3, up, a[1], b2);
-    MULTIPLY(t3, up, a[0], b3);
+    MULTIPLY_TWO(t1, t2, a[1], b0, a[0], b1);
+    MULTIPLY_THREE(t2, t3, a[2], b0, a[1], b1, a[0], b2);
+    MULTIPLY_FOUR(t3, up, a[3], b0, a[2], b1, a[1], b2, a[0], b3);
     t[0] = t0, t[1] = t1, t[2] = t2, t[3] = t3;
     return up;
 }

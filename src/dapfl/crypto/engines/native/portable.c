@@ -20,6 +20,9 @@ typedef unsigned __int128 wide;
         (lo) += LIMB(whole_), (hi) += (uint64_t)(whole_ >> BITS); \
     } while (0)
 #define MULTIPLY(lo, hi, x, y) ADD_WHOLE(lo, hi, (wide)(x) * (y))
+#define MULTIPLY_TWO(lo, hi, x0, y0, x1, y1) ADD_WHOLE(lo, hi, (wide)(x0) * (y0) + (wide)(x1) * (y1))
+#define MULTIPLY_THREE(lo, hi, x0, y0, x1, y1, x2, y2) \
+    ADD_WHOLE(lo, hi, (wide)(x0) * (y0) + (wide)(x1) * (y1) + (wide)(x2) * (y2))
 #define MULTIPLY_FOUR(lo, hi, x0, y0, x1, y1, x2, y2, x3, y3) \
     ADD_WHOLE(lo, hi, (wide)(x0) * (y0) + (wide)(x1) * (y1) + (wide)(x2) * (y2) + (wide)(x3) * (y3))
 #define LOW(x, y) LIMB((x) * (y))
