@@ -2,8 +2,9 @@
 
 #define KARATSUBA_FROM 40
 
-/* out[0 .. 2*count) = a * b, as columns, some of which may be negative. room: 4*count vectors: 2*count here and no more in
- * all the halves. */
+/* out[0 .. 2*count) = a * b, as columns, some of which may be negative. A column is below 2^57.4 for 20 limbs, and each of up
+ * to three levels makes the range of the columns four times as wide, half of it below zero: they stay within +-2^62.4.
+ * room: 4*count vectors: 2*count here and no more in all the halves. */
 static void multiply_columns(int count, V *out, const V *a, const V *b, V *room) {
     if (count < KARATSUBA_FROM || count % 8) {
         F a_room[2 * MAX_LIMBS], b_room[2 * MAX_LIMBS];
