@@ -27,6 +27,7 @@ Decryption = Literal["shared", "committee"]
 EnvelopeName = Literal["paillier", "hybrid"]
 CodecName = Literal["exact", "compact"]
 Randomness = Literal["djn", "full"]
+ArithmeticName = Literal["auto", "gmp", "portable", "avx2", "ifma"]
 Generator = Literal["n+1", "random"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 
@@ -179,7 +180,7 @@ class CryptoConfig(_Config, frozen=True, kw_only=True):
     codec: CodecName = "compact"  # float32 weights, or 16 bits of how they change
     randomness: Randomness = "djn"  # short exponents (Damgård, Jurik, Nielsen), or ζⁿ
     generator: Generator = "n+1"  # g of Paillier
-    engine: Literal["auto", "gmp", "avx2", "ifma"] = "auto"  # of the arithmetic; auto: the fastest here
+    engine: ArithmeticName = "auto"  # of the arithmetic; auto: the fastest here
     allow_insecure_small_keys: bool = False  # accept keys under 2048 bits, for trials
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dapfl.crypto import threshold
+from dapfl.crypto.engines import teamwork
 from dapfl.crypto.engines.base import to_ints
 from dapfl.engines.flower.apps.persistent_client import FileStateStore, PersistentClient
 from dapfl.errors import CryptoError, InvalidShare, ProtocolError
@@ -198,6 +199,37 @@ def test_two_proposals_in_one_delivery_are_refused(attack):
     assert attack.refusal(1, attack.proposal(range(1, 7)), Call(attack.context())) == "malformed"
 
 
+def test_members_of_one_machine_check_a_proposal_once_and_name_the_same_fault(attack, monkeypatch):
+    """What a process learns from the others of its machine: that the uploads are sound."""
+    monkeypatch.setattr(teamwork, "_LEAST", 2)  # three parts
+    checks, rows = attack.small.client_suite(1).checks, attack.small.parameters.contribution_rows
+    checked: list[int] = []
+    check = checks.check_contribution
+
+    def counted(data: bytes, count: int, binding: bytes):
+        checked.append(count)
+        return check(data, count, binding)
+
+    monkeypatch.setattr(checks, "check_contribution", counted)
+    good = attack.proposal(range(1, 7))
+    alone = proposed_sums(good, bytes(32), checks, rows, 4)
+    upload = attack.upload(3)
+    damaged = upload.contribution[:-1] + bytes([upload.contribution[-1] ^ 1])
+    attack.uploads[3] = attack.signed_by(3, msgspec.structs.replace(upload, contribution=damaged))
+    bad = attack.proposal(range(1, 7))
+    teamwork.join(teamwork.Team())
+    try:
+        checked.clear()
+        for _ in range(2):
+            assert np.array_equal(proposed_sums(good, b"g" * 32, checks, rows, 4), alone)
+        assert len(checked) == 6
+        for _ in range(2):
+            with pytest.raises(ProtocolError, match="unproved"):
+                proposed_sums(bad, b"b" * 32, checks, rows, 4)
+    finally:
+        teamwork.join(None)
+
+
 def test_a_client_that_is_no_member_has_nothing_to_give(attack):
     assert attack.refusal(6, attack.proposal(range(1, 7))) == "not-a-member"
 
@@ -207,7 +239,7 @@ def test_cs_with_fewer_than_t_members_reads_nothing(attack):
     server, clients = insecure_keys(decryption="committee")
     committee = server.committee.committee
     checks, rows = attack.small.client_suite(1).checks, attack.small.parameters.contribution_rows
-    sums = proposed_sums(attack.proposal(range(1, 7)), checks, rows, 4)
+    sums = proposed_sums(attack.proposal(range(1, 7)), bytes(32), checks, rows, 4)
     victim = attack.upload(6)
     alone = checks.check_contribution(victim.contribution, rows, contribution_binding(victim.context))
     for target in (sums, alone):

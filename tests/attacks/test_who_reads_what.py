@@ -119,7 +119,7 @@ def test_cs_with_three_members_who_break_the_protocol_reads_a_contribution():
         proposal = attack.proposal(cohort)
         answer = attack.ask(honest, proposal)
         assert isinstance(answer, Share)  # its first proposal of this round
-        sums = proposed_sums(proposal, checks, rows, 4)
+        sums = proposed_sums(proposal, bytes(32), checks, rows, 4)
         numbers = np.frombuffer(answer.numbers, np.uint8).reshape(len(sums), -1)
         shares = [threshold.DecryptionShare(honest, numbers, answer.proof)]
         shares += [threshold.decryption_share(sums, clients[i].share, b"") for i in (3, 4, 5)]

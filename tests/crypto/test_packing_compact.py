@@ -1,5 +1,7 @@
 """What the compact codec promises beyond the others: small slots, and nothing lost over rounds."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -148,3 +150,29 @@ def test_compact_is_close_to_exact_in_a_federation() -> None:
         ]
         models.append(codec.decode(codec.add_plain(batches), 20, int(counts.sum()), reference))
     assert np.sqrt(np.mean((models[0] - models[1]) ** 2)) < 2e-5
+
+
+def test_a_large_model_is_encoded_and_decoded_with_little_memory() -> None:
+    """In models: rows and residual are 1.5, slots half of one; the rest is a tensor's share of the work."""
+    segments = (
+        *(Segment(f"tensor {k}", k * 2**15, (k + 1) * 2**15) for k in range(16)),
+        Segment("variance", 2**19, 2**19 + 64, nonnegative=True, wide=True),
+    )
+    rng = np.random.default_rng(0)
+    current, change = np.abs(rng.normal(0, (0.05, 0.01), (2**19 + 64, 2))).astype(np.float32).T.copy()
+    reference, codec = ReferenceModels(current, current - change, segments), CompactCodec(BOUNDS, 255)
+    residual = np.zeros_like(current)
+    peaks = []
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        encoded = codec.encode(current + change, 100, reference, residual)
+        peaks.append(tracemalloc.get_traced_memory()[1] - before)
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        codec.decode(encoded.plaintexts, 1, 100, reference)
+        peaks.append(tracemalloc.get_traced_memory()[1] - before)
+    finally:
+        tracemalloc.stop()
+    encoding, decoding = (peak / current.nbytes for peak in peaks)
+    assert encoding < 4.5 and decoding < 2.5

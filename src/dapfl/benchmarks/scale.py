@@ -20,14 +20,16 @@ import psutil
 from dapfl.benchmarks.result import BenchResult, Figures, host
 from dapfl.config import RunConfig, override
 from dapfl.errors import DapflError
+from dapfl.system.console import err
 
 CLIENTS = (20, 200, 2_000, 10_000)
-ENCRYPTED = (
-    ("logistic-mnist", 20),
-    ("logistic-mnist", 200),
-    ("logistic-mnist", 1_000),
-    ("cnn-mnist", 20),
-    ("resnet18-mnist", 3),
+ENCRYPTED: tuple[tuple[str, int, str], ...] = (  # task, clients, who decrypts
+    ("logistic-mnist", 20, "committee"),
+    ("logistic-mnist", 200, "committee"),
+    ("logistic-mnist", 1_000, "committee"),
+    ("cnn-mnist", 20, "committee"),
+    ("cnn-mnist", 20, "shared"),
+    ("resnet18-mnist", 3, "shared"),
 )
 
 
@@ -44,18 +46,18 @@ class ScaleReport(msgspec.Struct, frozen=True, kw_only=True):
 def run(
     *,
     clients: tuple[int, ...] = CLIENTS,
-    encrypted: tuple[tuple[str, int], ...] = ENCRYPTED,
+    encrypted: tuple[tuple[str, int, str], ...] = ENCRYPTED,
     rounds: int = 3,
     workers: int = 0,
 ) -> BenchResult:
-    """Measures open federations of these sizes, then encrypted ones of these tasks and sizes."""
+    """Measures open federations of these sizes, then encrypted ones of these tasks, sizes and decryptions."""
     ours: dict[str, Figures] = {}
     for count in clients:
         report = _measured("logistic-mnist", count, rounds, workers, "none")
         ours[f"{count:,} clients"] = _figures(report, count)
-    for task, count in encrypted:
-        report = _measured(task, count, rounds, workers, "paillier")
-        ours[f"encrypted, {task}, {count:,} clients"] = _figures(report, count)
+    for task, count, decryption in encrypted:
+        report = _measured(task, count, rounds, workers, decryption)
+        ours[f"encrypted, {decryption}, {task}, {count:,} clients"] = _figures(report, count)
     first, last = (ours[f"{count:,} clients"] for count in (clients[0], clients[-1]))
     return BenchResult(
         work={
@@ -88,8 +90,11 @@ def _figures(report: ScaleReport, clients: int) -> Figures:
     }
 
 
-def _measured(task: str, clients: int, rounds: int, workers: int, encryption: str) -> ScaleReport:
-    arguments = [task, str(clients), str(rounds), str(workers), encryption]
+def _measured(task: str, clients: int, rounds: int, workers: int, decryption: str) -> ScaleReport:
+    err.print(
+        f"{task}, {clients:,} clients, {'open' if decryption == 'none' else f'encrypted, {decryption}'}"
+    )
+    arguments = [task, str(clients), str(rounds), str(workers), decryption]
     done = subprocess.run(
         [sys.executable, "-m", "dapfl.benchmarks.scale", *arguments],
         capture_output=True,
@@ -102,10 +107,14 @@ def _measured(task: str, clients: int, rounds: int, workers: int, encryption: st
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=ScaleReport)
 
 
-def federation(task: str, clients: int, rounds: int, workers: int, encryption: str) -> ScaleReport:
-    """Runs one federation in this process and its workers, and measures their time and memory."""
+def federation(task: str, clients: int, rounds: int, workers: int, decryption: str) -> ScaleReport:
+    """Runs one federation in this process and its workers, and measures their time and memory.
+
+    `decryption` is `shared` or `committee`, or `none` if nothing is encrypted.
+    """
     from dapfl.runs.session import start
 
+    encryption = {"crypto.encryption": "none"} if decryption == "none" else {"crypto.decryption": decryption}
     config = override(
         RunConfig(),
         {
@@ -117,7 +126,7 @@ def federation(task: str, clients: int, rounds: int, workers: int, encryption: s
             "rounds": rounds,
             "workers": workers,
             "partition": "resampled",
-            "crypto.encryption": encryption,
+            **encryption,
         },
     )
     seconds: list[float] = []
@@ -174,6 +183,6 @@ class PeakMemory:
 
 
 if __name__ == "__main__":
-    task, clients, rounds, workers, encryption = sys.argv[1:]
-    report = federation(task, int(clients), int(rounds), int(workers), encryption)
+    task, clients, rounds, workers, decryption = sys.argv[1:]
+    report = federation(task, int(clients), int(rounds), int(workers), decryption)
     print(msgspec.json.encode(report).decode())

@@ -50,7 +50,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--clients", type=_numbers, metavar="N[,N]", help="scale: the sizes of the federations"
     )
     parser.add_argument(
-        "--tasks", metavar="T[,T]", help="round, target: the tasks; round '': encrypted rounds only"
+        "--tasks",
+        metavar="T[,T]",
+        help="round, target: the tasks; round '': encrypted rounds only; scale: of encrypted federations",
     )
     parser.add_argument(
         "--encryptions",
@@ -142,7 +144,11 @@ def _scale(args: argparse.Namespace) -> "BenchResult":
     from dapfl.benchmarks import scale
 
     clients = args.clients or (scale.CLIENTS[:2] if args.quick else scale.CLIENTS)
-    encrypted = scale.ENCRYPTED[:1] if args.quick or args.clients else scale.ENCRYPTED
+    encrypted = scale.ENCRYPTED
+    if args.tasks is not None:
+        encrypted = tuple(each for each in encrypted if each[0] in args.tasks.split(","))
+    elif args.quick or args.clients:
+        encrypted = encrypted[:1]
     return scale.run(clients=clients, encrypted=encrypted, rounds=2 if args.quick else 3)
 
 

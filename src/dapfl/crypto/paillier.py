@@ -155,10 +155,10 @@ class PublicKey:
             return to_ints(self._encryption.encrypt(row, self.draw_exponents(1)))[0]
         if not 0 < zeta < self.n:
             raise CryptoError("The randomness ζ must lie between 1 and n - 1.")
-        # A single number leaves most lanes of a native engine empty: GMP is faster here.
         modulus = self.n * self.n
         g_power = 1 + plaintext * self.n if self.g == self.n + 1 else gmpy2.powmod(self.g, plaintext, modulus)
-        return int(g_power * gmpy2.powmod(zeta, self.n, modulus) % modulus)
+        (zeta_power,) = to_ints(self.ring.public_powers(to_rows([zeta], self.modulus_bytes), self.n))
+        return int(g_power * zeta_power % modulus)
 
     def add_int(self, a: int, b: int) -> int:
         """A ciphertext of the sum of two plaintexts, from their ciphertexts."""

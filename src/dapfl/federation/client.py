@@ -319,7 +319,7 @@ class Client:
         sums = self._store.sums(
             name,
             lambda: proposed_sums(
-                proposal, suite.checks, parameters.contribution_rows, parameters.min_cohort
+                proposal, name, suite.checks, parameters.contribution_rows, parameters.min_cohort
             ),
         )
         numbers, proof = suite.decryption_share(sums, name)
@@ -353,13 +353,16 @@ class Client:
         scope = make_scope(self._federation, self._run, self._roster_serial)
         return Context(VERSION, scope, t, self.id, SERVER, model)
 
-    def _seal(self, bodies: Sequence[ClientBody]) -> bytes:
-        """Signs each body (Eq. 35) and seals them together (Eq. 36)."""
-        encoded = [encode(body) for body in bodies]
-        parts = tuple(Signed(body, self._suite.sign(body)) for body in encoded)
-        delivery = encode(Delivery(VERSION, parts))
+    def _seal(self, bodies: list[ClientBody]) -> bytes:
+        """Signs each body (Eq. 35) and seals them together (Eq. 36); lets go of each copy after the next."""
+        delivery = encode(Delivery(VERSION, tuple(self._signed(encode(body)) for body in bodies)))
+        bodies.clear()
         box = self._suite.seal(delivery, associated_data(self._federation, self.id))
+        del delivery
         return encode(Sealed(VERSION, self.id, box))
+
+    def _signed(self, body: bytes) -> Signed:
+        return Signed(body, self._suite.sign(body))
 
     # Saving -------------------------------------------------------------------------------
 

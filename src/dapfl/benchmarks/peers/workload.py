@@ -5,6 +5,7 @@ one `PeerReport` as its last line.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -107,5 +108,12 @@ def run_peer(
     for line in reversed(output.splitlines()):
         if line.startswith("{"):
             return msgspec.json.decode(line, type=PeerReport)
-    words = (complaints.strip() or output.strip() or "no output").splitlines()[-1]
-    raise PeerFailed(f"exit code {process.returncode}: {words[:300]}")
+    raise PeerFailed(
+        f"exit code {process.returncode}: {_last_words(complaints.strip() or output.strip())[:300]}"
+    )
+
+
+def _last_words(text: str) -> str:
+    """The error that a process has ended with, which launchers follow with frames and advice of their own."""
+    lines = text.splitlines() or ["no output"]
+    return next((line for line in reversed(lines) if re.search(r"\b\w+(Error|Exception): ", line)), lines[-1])

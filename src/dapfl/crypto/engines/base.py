@@ -263,7 +263,7 @@ class ArithmeticEngine(Protocol):
         """What joins numbers modulo p and modulo q."""
 
 
-ENGINES = ("ifma", "avx2", "gmp")  # the fastest first
+ENGINES = ("ifma", "avx2", "portable", "gmp")  # the fastest first
 
 
 def available_engines() -> tuple[str, ...]:
@@ -290,7 +290,7 @@ def engine_named(name: str) -> ArithmeticEngine:
         return native.NativeEngine(name)
     if name in ENGINES:
         raise ConfigError(
-            f"The arithmetic engine {name} does not work here: it needs a CPU with that instruction set, and "
-            f"a dapfl built with a C compiler. Choose auto, or one of: {', '.join(available)}."
+            f"The arithmetic engine {name} does not work here: it needs a dapfl built with a C "
+            f"compiler, and a CPU with these instructions. Choose auto, or one of: {', '.join(available)}."
         )
     raise ConfigError(f"No arithmetic engine is called '{name}'; choose auto, {', '.join(ENGINES)}.")

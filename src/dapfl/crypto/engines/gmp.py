@@ -176,9 +176,10 @@ class GmpRing(Ring):
 
 
 def _numbers(rows: Rows) -> list[Any]:
-    data, width = rows.tobytes(), rows.shape[1]
-    read = mpz.from_bytes
-    return [read(data[start : start + width], "little") for start in range(0, len(data), width)]
+    """The rows of a matrix as GMP's integers, read as one number and cut, which takes less time."""
+    numbers: list[Any] = gmpy2.unpack(mpz.from_bytes(rows.tobytes(), "little"), 8 * rows.shape[1])
+    # Rows of zeros at the end leave no trace in a number, and no rows at all are still the number 0.
+    return (numbers + [mpz(0)] * (len(rows) - len(numbers)))[: len(rows)]
 
 
 def _nibbles(rows: Rows) -> Rows:

@@ -1,8 +1,8 @@
-"""The native arithmetic engines `ifma` and `avx2`: C that computes on several numbers in lockstep.
+"""The native arithmetic engines: C that computes, with vectors, on several numbers in lockstep.
 
 `ifma` needs AVX-512 IFMA (Intel since 2019, AMD since 2022), `avx2` an x86-64 with AVX2 and FMA
-(since 2013 and 2015). The extension is built with the package if there is a C compiler, and is
-silently absent if there is none. What the CPU can do is found out at run time.
+(since 2013 and 2015), `portable` any 64-bit machine. The extension is built with the package if there is
+a C compiler, and is silently absent if there is none. What the CPU can do is found out at run time.
 
 The C code works on limbs and on pairs: x modulo root² is x0 + x1·root, with both parts modulo
 root, which takes fewer products than arithmetic modulo a number of twice the size. This file
@@ -41,7 +41,7 @@ _native: Any = _load()
 
 
 def usable() -> tuple[str, ...]:
-    """The native engines that this machine has, the fastest first; the last, `portable`, is for tests."""
+    """The native engines that this machine has, the fastest first."""
     return tuple(name for name, _ in _native.backends()) if _native else ()
 
 

@@ -25,7 +25,7 @@ def generate_keypair(
         raise KeyGenerationError(f"A key size is a multiple of 16 bits, at least 32; not {bits}.")
     while True:
         p, q = _random_prime(bits // 2), _random_prime(bits // 2)
-        if abs(p - q) >> max(bits // 2 - 100, 0) and not _refusal(p, q, randomness):
+        if abs(p - q) >> max(bits // 2 - 100, 0) and not _misfit(p, q, randomness):
             return _build(p, q, generator, randomness, engine)
 
 
@@ -71,6 +71,11 @@ def _refusal(p: int, q: int, randomness: Randomness) -> str:
     """Why two numbers cannot be the primes of a key; nothing if they can."""
     if p == q or min(p, q) < 3 or not (gmpy2.is_prime(p, _PRIME_ROUNDS) and gmpy2.is_prime(q, _PRIME_ROUNDS)):
         return "A key needs two different odd primes."
+    return _misfit(p, q, randomness)
+
+
+def _misfit(p: int, q: int, randomness: Randomness) -> str:
+    """Why two primes cannot be those of one key; nothing if they can."""
     if gmpy2.gcd(p * q, (p - 1) * (q - 1)) != 1:
         return "The primes must satisfy gcd(pq, (p-1)(q-1)) = 1 (Section III-B)."
     if randomness == "djn" and (p % 4 != 3 or q % 4 != 3 or gmpy2.gcd(p - 1, q - 1) != 2):

@@ -1,9 +1,8 @@
 """The interface of the vector codecs, and what they need to know about a model."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -36,6 +35,16 @@ class Segment:
     wide: bool = False
 
     @property
+    def size(self) -> int:
+        """The number of weights."""
+        return self.stop - self.start
+
+    @property
+    def part(self) -> slice:
+        """Its place in the flat vector."""
+        return slice(self.start, self.stop)
+
+    @property
     def limit(self) -> float:
         """The largest absolute value that can be encoded."""
         return LARGEST_WIDE if self.wide else LARGEST
@@ -43,7 +52,7 @@ class Segment:
 
 def wide_size(segments: tuple[Segment, ...]) -> int:
     """How many numbers of a model are in wide tensors."""
-    return sum(segment.stop - segment.start for segment in segments if segment.wide)
+    return sum(segment.size for segment in segments if segment.wide)
 
 
 @dataclass(frozen=True)
@@ -70,27 +79,11 @@ class ReferenceModels:
         """The number of weights."""
         return self.current.size
 
-    @cached_property
-    def wide(self) -> NDArray[np.bool_] | None:
-        """Which numbers are in wide tensors; None if none are."""
-        if not wide_size(self.segments):
-            return None
-        lengths = [segment.stop - segment.start for segment in self.segments]
-        return np.repeat([segment.wide for segment in self.segments], lengths)
-
-    @cached_property
-    def narrow(self) -> "ReferenceModels":
-        """The same without the wide tensors."""
-        if self.wide is None:
-            return self
-        segments, start = [], 0
-        for segment in self.segments:
-            if not segment.wide:
-                stop = start + segment.stop - segment.start
-                segments.append(replace(segment, start=start, stop=stop))
-                start = stop
-        previous = None if self.previous is None else self.previous[~self.wide]
-        return ReferenceModels(self.current[~self.wide], previous, tuple(segments))
+    def of(self, segment: Segment) -> "ReferenceModels":
+        """The same for one tensor alone."""
+        part = segment.part
+        previous = None if self.previous is None else self.previous[part]
+        return ReferenceModels(self.current[part], previous, (replace(segment, start=0, stop=segment.size),))
 
 
 @dataclass(frozen=True)
@@ -104,7 +97,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class EncodedSlots:
-    """The narrow tensors of a contribution in slots, and what stays with the client."""
+    """A narrow tensor of a contribution in slots, and what stays with the client."""
 
     slots: Slots
     residual: Vector | None = None
@@ -132,48 +125,58 @@ class VectorCodec(ABC):
     ) -> Encoded:
         """The contribution |D_i|·ŵ_i(t) of Eq. 33; `residual` is what the last one could not express."""
         self._check_input(local, sample_count, reference, residual)
-        wide = reference.wide
-        if wide is None:
-            narrow = self._encode(local, sample_count, reference, residual)
-            return Encoded(self.rows.pack(narrow.slots), narrow.residual, narrow.deferred)
-        narrow = self._encode(
-            local[~wide], sample_count, reference.narrow, None if residual is None else residual[~wide]
-        )
-        slots = np.concatenate([narrow.slots, self.wide.encode(local[wide], sample_count)])
-        left = None
-        if narrow.residual is not None:
-            left = np.zeros_like(local)
-            left[~wide] = narrow.residual
-        return Encoded(self.rows.pack(slots), left, narrow.deferred)
+        slots = self.rows.empty(self._slot_count(reference.size, wide_size(reference.segments)))
+        left: Vector | None = None
+        at = deferred = 0
+        # Tensor by tensor: whole copies of a large model would take more memory than all the rest.
+        for segment in _narrow(reference):
+            part = segment.part
+            old = None if residual is None else residual[part]
+            encoded = self._encode(local[part], sample_count, reference.of(segment), old)
+            slots[at : at + segment.size] = encoded.slots
+            if encoded.residual is not None:
+                left = np.zeros_like(local) if left is None else left
+                left[part] = encoded.residual
+            at, deferred = at + segment.size, deferred + encoded.deferred
+        if at < len(slots):
+            slots[at:] = self.wide.encode(_wide_numbers(local, reference), sample_count)
+        return Encoded(self.rows.pack(slots), left, deferred)
 
     def decode(self, sums: Rows, contributors: int, sample_count: int, reference: ReferenceModels) -> Vector:
         """W(t+1) of Eq. 44 from the decrypted sums over `contributors` clients and `sample_count` samples."""
         self._check_sum(contributors, sample_count)
         slots = self.rows.unpack(sums, self._slot_count(reference.size, wide_size(reference.segments)))
-        wide = reference.wide
-        if wide is None:
-            return self._decode(slots, contributors, sample_count, reference)
         model = np.empty(reference.size, np.float32)
-        cut = reference.narrow.size
-        model[~wide] = self._decode(slots[:cut], contributors, sample_count, reference.narrow)
-        model[wide] = self.wide.decode(slots[cut:], contributors, sample_count)
-        for segment in reference.segments:
-            if segment.wide and segment.nonnegative:
-                part = model[segment.start : segment.stop]
-                np.maximum(part, 0.0, out=part)
+        at = 0
+        for segment in _narrow(reference):
+            theirs = slots[at : at + segment.size]
+            model[segment.part] = self._decode(theirs, contributors, sample_count, reference.of(segment))
+            at += segment.size
+        if at < len(slots):
+            self._decode_wide(slots[at:], contributors, sample_count, reference, model)
         return model
+
+    def _decode_wide(
+        self, slots: Slots, contributors: int, sample_count: int, reference: ReferenceModels, model: Vector
+    ) -> None:
+        numbers, at = self.wide.decode(slots, contributors, sample_count), 0
+        for segment in reference.segments:
+            if segment.wide:
+                theirs = numbers[at : at + segment.size]
+                model[segment.part] = np.maximum(theirs, 0.0) if segment.nonnegative else theirs
+                at += segment.size
 
     @abstractmethod
     def _encode(
         self, local: Vector, sample_count: int, reference: ReferenceModels, residual: Vector | None
     ) -> EncodedSlots:
-        """A slot for each number of the narrow tensors, which are all that the arguments hold."""
+        """A slot for each number of a narrow tensor, which is all that the arguments hold."""
 
     @abstractmethod
     def _decode(
         self, slots: Slots, contributors: int, sample_count: int, reference: ReferenceModels
     ) -> Vector:
-        """The mean of the narrow tensors."""
+        """The mean of a narrow tensor."""
 
     def plaintext_count(self, size: int, wide: int = 0) -> int:
         """How many plaintexts a vector of `size` numbers takes, of which `wide` are in wide tensors."""
@@ -232,12 +235,20 @@ class VectorCodec(ABC):
                     f"The {name} to encode is {vector.dtype} of shape {vector.shape}; the model has "
                     f"{reference.size} float32 weights."
                 )
-        limit: float | Vector = LARGEST
-        if reference.wide is not None:
-            limit = np.where(reference.wide, np.float32(LARGEST_WIDE), np.float32(LARGEST))
-        _refuse(~(np.abs(local) <= limit), local, reference)  # so is NaN
+        large = np.empty(len(local), np.bool_)
+        for segment in reference.segments:
+            large[segment.part] = ~(np.abs(local[segment.part]) <= np.float32(segment.limit))  # so is NaN
+        _refuse(large, local, reference)
         if residual is not None:
             _refuse(~np.isfinite(residual), residual, reference)
+
+
+def _narrow(reference: ReferenceModels) -> Iterator[Segment]:
+    return (segment for segment in reference.segments if not segment.wide)
+
+
+def _wide_numbers(vector: Vector, reference: ReferenceModels) -> Vector:
+    return np.concatenate([vector[segment.part] for segment in reference.segments if segment.wide])
 
 
 def check_slots(slots: Slots, contributors: int, most: int) -> None:

@@ -73,7 +73,8 @@ class CompactCodec(VectorCodec):
     ) -> Vector:
         """W(t) + Σu_i·step/Σ|D_i|, Eq. 44 on differences."""
         check_slots(slots, contributors, 2 * self.levels * contributors)
-        totals = slots.astype(np.int64) - contributors * self.levels
+        totals = slots.astype(np.int64)
+        totals -= contributors * self.levels
         model = np.empty(reference.size, dtype=np.float32)
         for segment in reference.segments:
             part = slice(segment.start, segment.stop)

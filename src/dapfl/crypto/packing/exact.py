@@ -69,6 +69,6 @@ class ExactCodec(VectorCodec):
     def _total(self, slots: Slots, contributors: int, sample_count: int) -> NDArray[np.float64]:
         check_slots(slots, contributors, 2 * self.offset * sample_count)
         # Wraps modulo 2^64 to the signed sum, which lies within ±2^63.
-        totals = (slots - np.uint64(self.offset * sample_count)).view(np.int64)
+        totals = (slots.astype(np.uint64, copy=False) - np.uint64(self.offset * sample_count)).view(np.int64)
         # Dividing by a power of two rounds nothing, so the order of the two divisions does not matter.
         return totals.astype(np.float64) / 2.0**self.fraction_bits

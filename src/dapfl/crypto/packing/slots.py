@@ -15,6 +15,7 @@ prove that bound; this module only lays out bytes.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,9 @@ from numpy.typing import NDArray
 from dapfl.arrays import Rows
 from dapfl.errors import EncodingError
 
-Slots = NDArray[np.uint64]
+Slots = NDArray[np.unsignedinteger[Any]]
 
-# A slot's value is handled as one machine word.
+# A slot's value is handled as one machine word of 1, 2, 4 or 8 bytes.
 WIDEST = 8
 
 
@@ -49,6 +50,15 @@ class SlotRows:
         """How many slots one plaintext holds."""
         return self.plaintext_bytes // self.slot_bytes
 
+    @property
+    def _word(self) -> np.dtype[np.unsignedinteger[Any]]:
+        """The smallest word that holds a slot."""
+        return np.dtype(f"<u{next(width for width in (1, 2, 4, 8) if width >= self.slot_bytes)}")
+
+    def empty(self, size: int) -> Slots:
+        """Room for the values of `size` slots."""
+        return np.empty(size, self._word)
+
     def row_count(self, size: int) -> int:
         """How many plaintexts `size` slots need."""
         return -(-size // self.per_row)
@@ -56,7 +66,8 @@ class SlotRows:
     def pack(self, slots: Slots) -> Rows:
         """The rows that hold these slots; the last row is filled up with zeros."""
         count = self.row_count(len(slots))
-        octets = np.ascontiguousarray(slots, dtype="<u8").view(np.uint8).reshape(len(slots), WIDEST)
+        octets = np.ascontiguousarray(slots, dtype=self._word).view(np.uint8)
+        octets = octets.reshape(len(slots), self._word.itemsize)
         padded = np.zeros((count * self.per_row, self.slot_bytes), dtype=np.uint8)
         padded[: len(slots)] = octets[:, : self.slot_bytes]
         rows = np.zeros((count, self.plaintext_bytes), dtype=np.uint8)
@@ -77,9 +88,10 @@ class SlotRows:
                 f"The rows do not hold {self.per_row} slots of {self.slot_bytes} bytes and nothing else: "
                 "they were packed by another codec, or decrypted with the wrong key."
             )
-        octets = np.zeros((rows.shape[0] * self.per_row, WIDEST), dtype=np.uint8)
+        slots = np.zeros(rows.shape[0] * self.per_row, self._word)
+        octets = slots.view(np.uint8).reshape(len(slots), self._word.itemsize)
         octets[:, : self.slot_bytes] = rows[:, :used].reshape(-1, self.slot_bytes)
-        return octets.view("<u8").reshape(-1)[:size].astype(np.uint64, copy=False)
+        return slots[:size]
 
     def add(self, batches: Iterable[Rows]) -> Rows:
         """The slot-wise sum of batches of equal shape: what the product of their ciphertexts decrypts to."""

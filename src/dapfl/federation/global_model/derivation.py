@@ -58,18 +58,20 @@ class ModelStore:
         """The parts of a delivery; a broadcast to many clients of this process is opened once."""
 
         def open_() -> tuple[Part, ...]:
-            return tuple(self.verified(signed, suite) for signed in decode_delivery(message, limit).parts)
+            return self._verified(decode_delivery(message, limit).parts, suite)
 
         return self._deliveries.get(message, open_)
 
-    def verified(self, signed: Signed, suite: ClientSuite) -> Part:
-        """What CS has signed (Eqs 31, 41); nothing is decoded before the signature is verified."""
-
-        def verify() -> Part:
-            suite.verify(signed.body, signed.signature)
-            return Part(digest(signed.body), decode_server_body(signed.body))
-
-        return self._parts.get(digest(encode(signed)), verify)
+    def _verified(self, parts: Sequence[Signed], suite: ClientSuite) -> tuple[Part, ...]:
+        """What CS has signed (Eqs 31, 41); nothing is decoded before the signatures are verified."""
+        names = [digest(encode(signed)) for signed in parts]
+        verified = {name: part for name in names if (part := self._parts.find(name)) is not None}
+        new = {name: signed for name, signed in zip(names, parts, strict=True) if name not in verified}
+        suite.verify([(signed.body, signed.signature) for signed in new.values()])
+        for name, signed in new.items():
+            verified[name] = Part(digest(signed.body), decode_server_body(signed.body))
+            self._parts.put(name, verified[name])
+        return tuple(verified[name] for name in names)
 
     def model(self, name: bytes, derive: Callable[[], GlobalModel]) -> GlobalModel:
         """The model of that name, derived if this process has not done so lately."""
@@ -89,12 +91,23 @@ class Latest(Generic[Value]):
 
     def get(self, key: bytes, make: Callable[[], Value]) -> Value:
         """The value under this key, made if it is not remembered. A failed attempt leaves nothing."""
-        if key not in self._values:
-            self._values[key] = make()
-            while len(self._values) > self._most:
-                self._values.popitem(last=False)
-        self._values.move_to_end(key)
-        return self._values[key]
+        value = self.find(key)
+        if value is None:
+            value = make()
+            self.put(key, value)
+        return value
+
+    def find(self, key: bytes) -> Value | None:
+        """The value under this key, if it is remembered."""
+        if key in self._values:
+            self._values.move_to_end(key)
+        return self._values.get(key)
+
+    def put(self, key: bytes, value: Value) -> None:
+        """Remembers a value."""
+        self._values[key] = value
+        while len(self._values) > self._most:
+            self._values.popitem(last=False)
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,8 @@ class ClientSuite(ABC):
         """By SK_i^Sign (Eq. 35)."""
 
     @abstractmethod
-    def verify(self, body: bytes, signature: bytes) -> None:
-        """ProtocolError unless CS has signed this body (Eqs 31, 41)."""
+    def verify(self, signed: Sequence[tuple[bytes, bytes]]) -> None:
+        """ProtocolError unless CS has signed every body, given with its signature (Eqs 31, 41)."""
 
     @abstractmethod
     def seal(self, data: bytes, associated_data: bytes) -> bytes:

@@ -16,6 +16,7 @@ hold.
 """
 
 import secrets
+from collections.abc import Sequence
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from dapfl.arrays import Rows
 from dapfl.crypto import threshold
+from dapfl.crypto.engines.teamwork import together
 from dapfl.crypto.envelope import Envelope
 from dapfl.crypto.packing import VectorCodec
 from dapfl.crypto.paillier import PublicKey
@@ -142,37 +144,13 @@ class _GroupKey:
             raise ProtocolError("bad-envelope") from None
 
 
-def _verified(proposal: Proposal, checks: ContributionChecks) -> list[Upload]:
-    """The uploads of a proposal, all signed by the clients that they name."""
-    uploads: list[Upload] = []
+def _uploads(proposal: Proposal) -> list[Upload]:
+    """The uploads of a proposal, all of its own federation, run, roster, round and model."""
+    context, uploads = proposal.context, []
     for signed in proposal.uploads:
         upload = decode(signed.body)
         if not isinstance(upload, Upload):
             raise ProtocolError("bad-proposal", "something else than an upload")
-        uploads.append(upload)
-    signatures = [
-        (upload.context.sender, signed.body, signed.signature)
-        for upload, signed in zip(uploads, proposal.uploads, strict=True)
-    ]
-    for problem in checks.verify_each(signatures):
-        if problem is not None:
-            raise problem
-    return uploads
-
-
-def proposed_sums(proposal: Proposal, checks: ContributionChecks, rows: int, min_cohort: int) -> Rows:
-    """∏ ε₁(|D_i|·ŵ_i), and ∏ ε₁(|D_i|) as the last row, if a member may decrypt them.
-
-    `rows` is the number of ciphertexts of a contribution. ProtocolError says why a member may not.
-    """
-    if len(proposal.uploads) != len(proposal.counts):
-        raise ProtocolError("bad-proposal", "a count is missing or left over")
-    context = proposal.context
-    contributions: list[Rows] = []
-    counts: list[Rows] = []
-    commitments: set[bytes] = set()
-    senders: list[int] = []
-    for upload, proof in zip(_verified(proposal, checks), proposal.counts, strict=True):
         theirs = upload.context
         if (theirs.scope, theirs.round, theirs.recipient, theirs.model) != (
             context.scope,
@@ -183,17 +161,61 @@ def proposed_sums(proposal: Proposal, checks: ContributionChecks, rows: int, min
             raise ProtocolError(
                 "bad-proposal", "an upload of another federation, run, roster, round or model"
             )
-        senders.append(theirs.sender)
+        uploads.append(upload)
+    return uploads
+
+
+def _check_uploads(
+    proposal: Proposal, name: bytes, uploads: Sequence[Upload], checks: ContributionChecks, rows: int
+) -> None:
+    """That clients have signed their uploads, and know what is in them. Members in several processes of one
+    machine share the work, as they do with what they decrypt."""
+
+    def check(part: slice) -> Rows:
+        signatures = [
+            (upload.context.sender, signed.body, signed.signature)
+            for upload, signed in zip(uploads[part], proposal.uploads[part], strict=True)
+        ]
+        for problem in checks.verify_each(signatures):
+            if problem is not None:
+                raise problem
+        for upload in uploads[part]:
+            checks.check_contribution(upload.contribution, rows, contribution_binding(upload.context))
+        return np.ones((len(signatures), 1), np.uint8)
+
+    try:
+        together(name, len(uploads), 1, check)
+    except ProtocolError:
+        check(slice(0, len(uploads)))  # so that every process names the same fault
+        raise
+
+
+def proposed_sums(
+    proposal: Proposal, name: bytes, checks: ContributionChecks, rows: int, min_cohort: int
+) -> Rows:
+    """∏ ε₁(|D_i|·ŵ_i), and ∏ ε₁(|D_i|) as the last row, if a member may decrypt them.
+
+    `name` is the hash of the proposal as CS has signed it, and `rows` the number of ciphertexts of a
+    contribution. ProtocolError says why a member may not.
+    """
+    if len(proposal.uploads) != len(proposal.counts):
+        raise ProtocolError("bad-proposal", "a count is missing or left over")
+    contributions: list[Rows] = []
+    counts: list[Rows] = []
+    commitments: set[bytes] = set()
+    senders: list[int] = []
+    uploads = _uploads(proposal)
+    _check_uploads(proposal, name, uploads, checks, rows)
+    for upload, proof in zip(uploads, proposal.counts, strict=True):
+        senders.append(upload.context.sender)
         commitments.add(upload.commitment)
-        contributions.append(
-            checks.check_contribution(upload.contribution, rows, contribution_binding(theirs))
-        )
+        contributions.append(rows_of(upload.contribution[: rows * checks.row_bytes], rows, checks.row_bytes))
         count = (
             upload.sample_count if len(upload.sample_count) == DIGEST_BYTES else digest(upload.sample_count)
         )
         if digest(proof) != count:
             raise ProtocolError("bad-proposal", "another count than the one that the client has signed")
-        counts.append(checks.check_count(theirs.sender, proof))
+        counts.append(checks.check_count(upload.context.sender, proof))
     if senders != sorted(set(senders)):
         raise ProtocolError("bad-proposal", "the cohort counts a client twice or is not sorted")
     if len(senders) < min_cohort:

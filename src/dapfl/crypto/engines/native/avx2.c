@@ -18,6 +18,7 @@
 #define LANES 4
 #define QUOTIENT_BY_BLOCK 1 /* a product takes three operations here, one waiting for another */
 typedef uint64_t V __attribute__((vector_size(8 * LANES)));
+#define AT(x, lane) (x)[lane]
 typedef double F __attribute__((vector_size(8 * LANES)));
 
 #define LO_OFFSET UINT64_C(0x4330000000000000) /* the bits of 2^52 */

@@ -1,8 +1,8 @@
 /* Batches of big-number arithmetic modulo root^2, several numbers in lockstep.
  *
  * Three backends compute the same things on 52-bit limbs: `ifma` with the multiplier of AVX-512 IFMA,
- * 8 lanes; `avx2` with the double-precision multiplier, 4 lanes; `portable` in plain C, to check the
- * shared code on any machine. Each is kernels.h, operations.h, multipowers.h and products.h compiled once,
+ * 8 lanes; `avx2` with the double-precision multiplier, 4 lanes; `portable` in plain C, one lane, on any
+ * 64-bit machine. Each is kernels.h, operations.h, multipowers.h and products.h compiled once,
  * behind the function table below.
  *
  * Every size is checked in module.c before a backend runs; the backends only index what those

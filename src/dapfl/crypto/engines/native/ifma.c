@@ -12,6 +12,7 @@
 #define LANES 8
 #define QUOTIENT_BY_BLOCK 0
 typedef uint64_t V __attribute__((vector_size(8 * LANES)));
+#define AT(x, lane) (x)[lane]
 typedef V F;
 
 #define LO_OFFSET UINT64_C(0)

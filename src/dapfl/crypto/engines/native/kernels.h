@@ -1,7 +1,9 @@
 /* The arithmetic of one backend, on LANES numbers in lockstep. A backend defines, before including this file:
- *   LANES, V               a vector of LANES uint64_t
+ *   LANES, V               a vector of LANES uint64_t, or one
+ *   AT(v, lane)            the number in that lane
  *   F, FACTORS(f, x, k)    a limb as a factor; the k limbs x as factors, stored in f unless V and F are one
  *   MULTIPLY(lo, hi, x, y) lo += the low limb of x*y + LO_OFFSET, hi += the high limb + HI_OFFSET
+ *   MULTIPLY_TWO, _THREE, _FOUR  as many times MULTIPLY into the same lo and hi, if it can do better
  *   QUOTIENT_BY_BLOCK      1, or 0 and LOW(x, y): the low limb of x*y, without an offset, for any 64-bit x
  *   FACTOR(x)              one limb as a factor
  *   transpose(out, in)     out[i][lane] = in[lane][i], for LANES vectors
@@ -53,11 +55,11 @@ static void prepare_lanes(field *f, const ring *const *rings) {
     V inverse[4];
     for (int lane = 0; lane < LANES; lane++) {
         const ring *r = rings[lane];
-        for (int j = 0; j < 4; j++) inverse[j][lane] = r->minus_inverse[j];
-        for (int j = 0; j < K; j++) f->root[j][lane] = r->root[j], f->cover[j][lane] = r->cover[j];
-        for (int j = 0; j < 2 * K; j++) f->one[j][lane] = r->one[j];
+        for (int j = 0; j < 4; j++) AT(inverse[j], lane) = r->minus_inverse[j];
+        for (int j = 0; j < K; j++) AT(f->root[j], lane) = r->root[j], AT(f->cover[j], lane) = r->cover[j];
+        for (int j = 0; j < 2 * K; j++) AT(f->one[j], lane) = r->one[j];
         for (int i = 0; i < MAX_CHUNKS; i++)
-            for (int j = 0; j < 2 * K; j++) f->lift[i][j][lane] = r->lift[i * 2 * K + j];
+            for (int j = 0; j < 2 * K; j++) AT(f->lift[i][j], lane) = r->lift[i * 2 * K + j];
     }
     for (int j = 0; j < 4; j++) f->minus_inverse[j] = FACTOR(inverse[j]);
     for (int j = 0; j < K; j++) f->factors[j] = FACTOR(f->root[j]);
@@ -77,15 +79,26 @@ INLINE void carry(int count, V *out, const V *columns) {
     }
 }
 
-/* x - y, dropping the borrow: all ones in the lanes where x < y. */
-static V subtract(int count, V *out, const V *x, const V *y) {
-    V borrow = ZERO;
+/* The same from columns that may be negative, down to -2^63: as much is lent to each, and taken from the next. */
+INLINE void carry_signed(int count, V *out, const V *columns) {
+    const V lent = all((UINT64_C(1) << 63) - (UINT64_C(1) << (63 - BITS)));
+    V c = all(UINT64_C(1) << (63 - BITS));
     for (int j = 0; j < count; j++) {
-        V d = x[j] - y[j] - borrow;
-        borrow = d >> 63;
-        out[j] = d & MASK;
+        V x = columns[j] + lent + c;
+        out[j] = x & MASK;
+        c = x >> BITS;
     }
-    return ZERO - borrow;
+}
+
+/* x - y, dropping the borrow: all ones in the lanes where x < y. One is lent to each limb, and taken from the next. */
+static V subtract(int count, V *out, const V *x, const V *y) {
+    V c = all(1);
+    for (int j = 0; j < count; j++) {
+        V d = x[j] - y[j] + MASK + c;
+        out[j] = d & MASK;
+        c = d >> BITS;
+    }
+    return c - 1;
 }
 
 /* Subtract the modulus once where x is not below it, without branching. All ones where it was below. */
@@ -95,6 +108,24 @@ static V reduce_once(int count, V *x, const V *modulus) {
     for (int j = 0; j < count; j++) x[j] = (x[j] & below) | (d[j] & ~below);
     return below;
 }
+
+#ifndef MULTIPLY_TWO
+#define MULTIPLY_TWO(lo, hi, x0, y0, x1, y1) \
+    do {                                     \
+        MULTIPLY(lo, hi, x0, y0);            \
+        MULTIPLY(lo, hi, x1, y1);            \
+    } while (0)
+#define MULTIPLY_THREE(lo, hi, x0, y0, x1, y1, x2, y2) \
+    do {                                               \
+        MULTIPLY_TWO(lo, hi, x0, y0, x1, y1);          \
+        MULTIPLY(lo, hi, x2, y2);                      \
+    } while (0)
+#define MULTIPLY_FOUR(lo, hi, x0, y0, x1, y1, x2, y2, x3, y3) \
+    do {                                                      \
+        MULTIPLY_TWO(lo, hi, x0, y0, x1, y1);                 \
+        MULTIPLY_TWO(lo, hi, x2, y2, x3, y3);                 \
+    } while (0)
+#endif
 
 /* ---- products --------------------------------------------------------------------------------- */
 
@@ -107,49 +138,45 @@ INLINE void add_product(V *lo, V *hi, F x, F y) {
     *lo -= LO_OFFSET, *hi -= HI_OFFSET;
 }
 
-/* Columns 4 .. count+3 of t += a[0..count) * (b0 + b1*2^52 + b2*.. + b3*..), where `up` comes from column 3 and
- * still has the offsets of four high limbs. count is a multiple of 4. */
-INLINE void body(V *restrict t, const F *restrict a, int count, F b0, F b1, F b2, F b3, V up) {
-    F w1 = a[3], w2 = a[2], w3 = a[1];
-    for (int j = 4; j < count; j += 4) {
+/* Columns of t += a * (b0 + b1*2^52 + b2*.. + b3*..). A column is read when the high limbs of the one before it are added,
+ * and is at work until its own low limbs are: `up` is the one at work. */
+
+/* The columns from .. to-1, both multiples of 4 and at least 4; column `to` is at work then. */
+INLINE V columns(V *restrict t, const F *restrict a, int from, int to, F b0, F b1, F b2, F b3, V up) {
+    F w1 = a[from - 1], w2 = a[from - 2], w3 = a[from - 3];
+    for (int j = from; j < to; j += 4) {
 #pragma GCC unroll 4
         for (int k = j; k < j + 4; k++) {
             F w0 = a[k];
-            V x = t[k] + up - offsets(4, 4);
-            up = ZERO;
-            MULTIPLY(x, up, w0, b0);
-            MULTIPLY(x, up, w1, b1);
-            MULTIPLY(x, up, w2, b2);
-            MULTIPLY(x, up, w3, b3);
+            V x = up - offsets(4, 4);
+            up = t[k + 1];
+            MULTIPLY_FOUR(x, up, w0, b0, w1, b1, w2, b2, w3, b3);
             t[k] = x;
             w3 = w2, w2 = w1, w1 = w0;
         }
     }
-    V t0 = t[count] + up - offsets(3, 4), t1 = t[count + 1] - offsets(2, 3);
-    V t2 = t[count + 2] - offsets(1, 2), t3 = t[count + 3] - offsets(0, 1);
-    MULTIPLY(t0, t1, w1, b1);
-    MULTIPLY(t0, t1, w2, b2);
-    MULTIPLY(t0, t1, w3, b3);
-    MULTIPLY(t1, t2, w1, b2);
-    MULTIPLY(t1, t2, w2, b3);
+    return up;
+}
+
+/* The columns from .. count+3, which are the last ones of a product with a[0..count). */
+INLINE void body(V *restrict t, const F *restrict a, int from, int count, F b0, F b1, F b2, F b3, V up) {
+    V t0 = columns(t, a, from, count, b0, b1, b2, b3, up) - offsets(3, 4);
+    F w1 = a[count - 1], w2 = a[count - 2], w3 = a[count - 3];
+    V t1 = t[count + 1] - offsets(2, 3), t2 = t[count + 2] - offsets(1, 2), t3 = t[count + 3] - offsets(0, 1);
+    MULTIPLY_THREE(t0, t1, w1, b1, w2, b2, w3, b3);
+    MULTIPLY_TWO(t1, t2, w1, b2, w2, b3);
     MULTIPLY(t2, t3, w1, b3);
     t[count] = t0, t[count + 1] = t1, t[count + 2] = t2, t[count + 3] = t3;
 }
 
-/* t[0..4) += the lowest columns of a[0..4) * b; what column 3 carries, with its offsets, is returned. */
+/* Columns 0 .. 3 of t[0..5) += a[0..4) * b; column 4 is at work then. */
 INLINE V foot(V *t, const F *a, F b0, F b1, F b2, F b3) {
     V t0 = t[0] - offsets(1, 0), t1 = t[1] - offsets(2, 1), t2 = t[2] - offsets(3, 2), t3 = t[3] - offsets(4, 3);
-    V up = ZERO;
+    V up = t[4];
     MULTIPLY(t0, t1, a[0], b0);
-    MULTIPLY(t1, t2, a[1], b0);
-    MULTIPLY(t1, t2, a[0], b1);
-    MULTIPLY(t2, t3, a[2], b0);
-    MULTIPLY(t2, t3, a[1], b1);
-    MULTIPLY(t2, t3, a[0], b2);
-    MULTIPLY(t3, up, a[3], b0);
-    MULTIPLY(t3, up, a[2], b1);
-    MULTIPLY(t3, up, a[1], b2);
-    MULTIPLY(t3, up, a[0], b3);
+    MULTIPLY_TWO(t1, t2, a[1], b0, a[0], b1);
+    MULTIPLY_THREE(t2, t3, a[2], b0, a[1], b1, a[0], b2);
+    MULTIPLY_FOUR(t3, up, a[3], b0, a[2], b1, a[1], b2, a[0], b3);
     t[0] = t0, t[1] = t1, t[2] = t2, t[3] = t3;
     return up;
 }
@@ -158,7 +185,7 @@ INLINE V foot(V *t, const F *a, F b0, F b1, F b2, F b3) {
 static void accumulate(V *restrict t, const F *restrict a, int count, const F *b) {
     F b0 = b[0], b1 = b[1], b2 = b[2], b3 = b[3];
     V up = foot(t, a, b0, b1, b2, b3);
-    body(t, a, count, b0, b1, b2, b3, up);
+    body(t, a, 4, count, b0, b1, b2, b3, up);
 }
 
 /* t[0 .. 2*count) += a * b */
@@ -190,7 +217,7 @@ static void square(int count, V *t, const F *a) {
 /* m = t * (-1/root) at once: twice the products, but hardly any that wait for another. */
 INLINE V quotient_limbs(const field *f, const V *t, V *m, F *factors) {
     const F *i = f->minus_inverse;
-    V c[4] = {t[0], t[1], t[2], t[3]}, s[4] = {ZERO, ZERO, ZERO, ZERO};
+    V c[5] = {t[0], t[1], t[2], t[3], ZERO}, s[5] = {ZERO, ZERO, ZERO, ZERO, ZERO};
     carry(4, m, c);
     for (int j = 0; j < 4; j++) factors[j] = FACTOR(m[j]);
     foot(s, factors, i[0], i[1], i[2], i[3]);
@@ -219,11 +246,18 @@ INLINE V quotient_limbs(const field *f, const V *t, V *m, F *factors) {
 /* out = t / R modulo root, below 2*root for t < R*root; q[] receives the limbs of the multiple of
  * the root that was added: t + q*root = R*out. */
 static void montgomery(const field *f, V *out, V *t, V *q) {
-    for (int i = 0; i < f->K; i += 4, t += 4) {
-        F m[4];
-        V up = quotient_limbs(f, t, q + i, m);
-        body(t, f->factors, f->K, m[0], m[1], m[2], m[3], up);
+    F m[4], next[4];
+    V up = quotient_limbs(f, t, q, m);
+    for (int i = 4; i < f->K; i += 4, t += 4) {
+        /* The next four limbs of q wait for one another: they are begun as soon as their columns are complete. */
+        V at_work = columns(t, f->factors, 4, 8, m[0], m[1], m[2], m[3], t[4] + up);
+        V next_up = quotient_limbs(f, t + 4, q + i, next);
+        body(t, f->factors, 8, f->K, m[0], m[1], m[2], m[3], at_work);
+        up = next_up;
+        for (int j = 0; j < 4; j++) m[j] = next[j];
     }
+    body(t, f->factors, 4, f->K, m[0], m[1], m[2], m[3], t[4] + up);
+    t += 4;
     carry(f->K, out, t);
 }
 

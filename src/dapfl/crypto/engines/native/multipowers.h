@@ -6,10 +6,19 @@
 #define GROUPS 64 /* that have their tables in memory at the same time: 3 to 5 MB for a 2048-bit root */
 
 /* out[lane] = the entry of a group's table that the lane's digit asks for. */
-static void pick(int count, V *out, const V *table, const unsigned *digits) {
+static void pick(int count, V *restrict out, const V *restrict table, const unsigned *digits) {
+    const V *entries[LANES];
+    V own[LANES]; /* all ones in one lane */
     for (int lane = 0; lane < LANES; lane++) {
-        const V *entry = table + digits[lane] * (unsigned)count;
-        for (int j = 0; j < count; j++) out[j][lane] = entry[j][lane];
+        entries[lane] = table + digits[lane] * (unsigned)count;
+        own[lane] = ZERO;
+        AT(own[lane], lane) = ~UINT64_C(0);
+    }
+    for (int j = 0; j < count; j++) {
+        V x = ZERO;
+#pragma GCC unroll 8
+        for (int lane = 0; lane < LANES; lane++) x |= entries[lane][j] & own[lane];
+        out[j] = x;
     }
 }
 
@@ -53,7 +62,7 @@ static int power_product(const ring *r, int modulo_root, size_t count, rows base
         multiply_powers(a, &f, x, first, count, bases, exponents, table);
     memcpy(total, f.one, sizeof(V) * (size_t)limbs);
     for (int lane = 0; lane < LANES; lane++) {
-        for (int j = 0; j < limbs; j++) factor[j] = all(x[j][lane]);
+        for (int j = 0; j < limbs; j++) factor[j] = all(AT(x[j], lane));
         a->multiply(&f, total, total, factor);
     }
     if (modulo_root) {

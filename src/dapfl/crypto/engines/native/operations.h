@@ -7,14 +7,14 @@
 /* ---- rows of bytes <-> limbs ------------------------------------------------------------------- */
 
 /* 64-bit words of the widest row, one to spare for the word after a limb, a multiple of LANES. */
-#define MAX_uint64_tS (((MAX_CHUNKS * MAX_LIMBS * BITS + 63) / 64 + LANES) / LANES * LANES)
+#define MAX_WORDS (((MAX_CHUNKS * MAX_LIMBS * BITS + 63) / 64 + LANES) / LANES * LANES)
 
 INLINE size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 /* The limbs of the rows first .. first+LANES, which they must hold; rows from `count` on read as zero. */
 static void load(rows in, size_t first, size_t count, int limbs, V *out) {
-    uint64_t buffer[LANES][MAX_uint64_tS];
-    V words[MAX_uint64_tS];
+    uint64_t buffer[LANES][MAX_WORDS];
+    V words[MAX_WORDS];
     int used = (limbs * BITS + 63) / 64 + 1;
     size_t size = 8 * (size_t)((used + LANES - 1) / LANES * LANES);
     for (size_t lane = 0; lane < LANES; lane++) {
@@ -38,8 +38,8 @@ static void load(rows in, size_t first, size_t count, int limbs, V *out) {
 /* The rows first .. first+LANES below `count`, each `width` bytes, from limbs that fit them. */
 static void store(const V *limbs, int limb_count, size_t first, size_t count, uint8_t *out,
                   size_t width) {
-    uint64_t buffer[LANES][MAX_uint64_tS];
-    V words[MAX_uint64_tS];
+    uint64_t buffer[LANES][MAX_WORDS];
+    V words[MAX_WORDS];
     size_t active = smaller(LANES, count - first);
     int used = (limb_count * BITS + 63) / 64 + 1;
     clear((used + LANES - 1) / LANES * LANES, words);
@@ -134,11 +134,14 @@ static void discard(V *memory, size_t vectors) {
 /* ---- powers with one exponent ------------------------------------------------------------------ */
 
 /* out = table[digit] in every lane, reading every entry so that no digit leaves a trace in the cache. */
-static void choose(int count, V *out, const V *table, V digits) {
-    clear(count, out);
-    for (uint64_t entry = 0; entry < 16; entry++, table += count) {
-        V chosen = (V)(digits == all(entry));
-        for (int j = 0; j < count; j++) out[j] |= table[j] & chosen;
+static void choose(int count, V *restrict out, const V *restrict table, V digits) {
+    V chosen[16]; /* all ones where the digit is the entry's */
+    for (uint64_t entry = 0; entry < 16; entry++) chosen[entry] = ZERO - (((digits ^ all(entry)) - 1) >> 63);
+    for (int j = 0; j < count; j++) {
+        V x = table[j] & chosen[0];
+#pragma GCC unroll 15
+        for (int entry = 1; entry < 16; entry++) x |= table[entry * count + j] & chosen[entry];
+        out[j] = x;
     }
 }
 
@@ -165,7 +168,7 @@ static void power(const arithmetic *a, const field *f, V *x, const uint8_t *cons
     fill_table(a, f, x, table);
     for (size_t i = (bits + 3) / 4; i-- > 0;) {
         V digits;
-        for (int lane = 0; lane < LANES; lane++) digits[lane] = exponents[lane][i / 2] >> (i % 2 * 4) & 15;
+        for (int lane = 0; lane < LANES; lane++) AT(digits, lane) = exponents[lane][i / 2] >> (i % 2 * 4) & 15;
         choose(count, factor, table, digits);
         if (i == (bits + 3) / 4 - 1) {
             memcpy(x, factor, sizeof(V) * (size_t)count);
@@ -285,7 +288,7 @@ static int quotients(const ring *r, size_t count, rows bases, const uint8_t *exp
         V wrong = x[0] ^ all(1);
         for (int j = 1; j < f.K; j++) wrong |= x[j];
         for (size_t lane = smaller(LANES, count - first); lane-- > 0;)
-            if (wrong[lane]) *bad = first + lane;
+            if (AT(wrong, lane)) *bad = first + lane;
         residue_multiply(&f, x, x + f.K, factor);
         reduce_once(f.K, x, f.root);
         store(x, f.K, first, count, out, (size_t)r->root_bytes);
@@ -346,7 +349,7 @@ static int lane_quotients(const ring *rings, size_t count, rows bases, rows expo
         const uint8_t *lane_exponents[LANES];
         assign_lanes(&f, rings, exponents, first, count, lane_exponents);
         for (size_t lane = 0; lane < LANES; lane++)
-            for (size_t j = 0; j < K; j++) factor[j][lane] = scales[smaller(first + lane, count - 1) * K + j];
+            for (size_t j = 0; j < K; j++) AT(factor[j], lane) = scales[smaller(first + lane, count - 1) * K + j];
         load_pairs(&f, bases, first, count, x);
         power(&PAIRS, &f, x, lane_exponents, 8 * exponents.width, table);
         leave(&f, x, zero);
@@ -381,13 +384,13 @@ static int build_table(const ring *r, rows base, const uint64_t *inverse, table_
         V one[2 * MAX_LIMBS];
         spread((int)count, one, r->one);
         pair_multiply(&f, step, x, one);
-        for (size_t j = 0; j < 3 * K; j++) steps[row * 3 * K + j] = step[j][0];
+        for (size_t j = 0; j < 3 * K; j++) steps[row * 3 * K + j] = AT(step[j], 0);
     }
     for (size_t row = 0; row < shape.rows; row += LANES) {
         size_t active = smaller(LANES, shape.rows - row);
         clear(3 * f.K, step);
         for (size_t j = 0; j < 3 * K; j++)
-            for (size_t lane = 0; lane < active; lane++) step[j][lane] = steps[(row + lane) * 3 * K + j];
+            for (size_t lane = 0; lane < active; lane++) AT(step[j], lane) = steps[(row + lane) * 3 * K + j];
         spread((int)count, x, r->one);
         clear(f.K, over); /* 1/entry modulo root */
         over[0] = all(1);
@@ -400,7 +403,7 @@ static int build_table(const ring *r, rows base, const uint64_t *inverse, table_
             reduce_once(f.K, log, f.root);
             for (size_t lane = 0; lane < active; lane++) {
                 uint64_t *entry = table + ((row + lane) * digits + digit) * count;
-                for (size_t j = 0; j < K; j++) entry[j] = x[j][lane], entry[K + j] = log[j][lane];
+                for (size_t j = 0; j < K; j++) entry[j] = AT(x[j], lane), entry[K + j] = AT(log[j], lane);
             }
         }
     }
