@@ -8,6 +8,7 @@ from tests.soak.decoders import DECODERS, fuzz
 from tests.soak.faults import FaultTally, run_with_faults
 from tests.soak.hostile import Tally, attack, megabytes
 from tests.soak.left_behind import ENDS, search
+from tests.soak.processes import plan
 from tests.soak.processes import run_with_faults as run_processes
 from tests.soak.secrets import leaks
 
@@ -54,9 +55,9 @@ def faults(counts: Counts) -> None:
 
 
 def processes(counts: Counts) -> None:
-    """Faults of real processes: the local engine, and every third time Flower."""
+    """Faults of real processes, on both engines."""
     tally, number = FaultTally(), counts.batch("processes")
-    run_processes(tally, number, "flower" if number % 3 == 2 else "local")
+    run_processes(tally, number, plan(number))
     _add_faults(counts, "processes", tally)
 
 

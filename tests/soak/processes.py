@@ -5,6 +5,9 @@ between; then it is resumed, until it has finished. If everyone took part in eve
 that of a run without faults, on either engine; in any case every round is there once, and counts those that
 it has taken. A fault waits for 0 to 2 more rounds and then for a random part of one. So most faults meet a
 run at work, some meet one that starts, and a run lasts for many of them.
+
+On the local engine most runs are `Prepared`, which saves nearly all that a fault costs. Every eighth, and
+all on Flower, is started as a user starts it.
 """
 
 import json
@@ -16,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,67 +28,97 @@ import numpy as np
 import psutil
 
 from tests.soak.faults import FaultTally
+from tests.soak.prepared import Prepared
 from tests.soak.whole_runs import ROOT, Engine, configuration
 
-ROUNDS, CLIENTS = 20, 3
+CLIENTS = 3
+_TASK = ROOT / "tests" / "engines" / "tiny_task.py"
 _PATIENCE = 1200.0  # seconds in which a run must end
-_CONFIG = configuration(ROOT / "tests" / "engines" / "tiny_task.py", "small", CLIENTS, ROUNDS)
-_VICTIMS: dict[Engine, dict[str, str]] = {
-    "local": {"worker-killed": "multiprocessing.spawn"},
-    "flower": {
-        "worker-killed": "apps.worker",
-        "supernode-killed": "flower-supernode",
-        "superlink-killed": "flower-superlink",
-    },
+_VICTIMS: dict[Engine, tuple[str, ...]] = {
+    "local": ("worker-killed",) * 3,
+    "flower": ("worker-killed",) * 3 + ("supernode-killed",) * 2 + ("superlink-killed",),
 }
 _FULL = "disk-full"  # of the local engine: a disk of its own, where this user may mount one
 _BETWEEN = ("run-killed", "newest-checkpoint-damaged", "newest-checkpoint-missing")
+_COMMAND_LINES = {
+    "worker-killed": "apps.worker",
+    "supernode-killed": "flower-supernode",
+    "superlink-killed": "flower-superlink",
+}
 
 
-def run_with_faults(tally: FaultTally, seed: int, engine: Engine, most: int = 12) -> None:
-    """One run with up to `most` faults."""
-    rng = np.random.default_rng(seed)
-    expected, usual = _undisturbed()
+@dataclass(frozen=True)
+class Plan:
+    """What a run is, and how many faults it meets at most."""
+
+    engine: Engine
+    decryption: str = "shared"
+    prepared: bool = False
+    rounds: int = 20
+    most: int = 16
+
+    def __str__(self) -> str:
+        started = "prepared" if self.prepared else "as a user starts it"
+        return f"{self.engine}, {self.decryption}, {started}"
+
+
+def plan(number: int) -> Plan:
+    """Of the run with this number: every third is on Flower, every other has a committee."""
+    decryption = "committee" if number % 2 else "shared"
+    if number % 3 == 2:
+        return Plan("flower", decryption)
+    if number % 8 == 0:
+        return Plan("local", decryption)
+    return Plan("local", decryption, prepared=True, rounds=60, most=40)
+
+
+Process = Prepared | subprocess.Popen[Any]
+
+
+def run_with_faults(tally: FaultTally, seed: int, plan: Plan) -> None:
+    """One run and its faults."""
+    rng, where = np.random.default_rng(seed), f"{plan}, seed {seed}"
+    expected, usual = _undisturbed(plan.rounds)
     with tempfile.TemporaryDirectory() as folder, _disk(Path(folder) / "disk") as small:
         path = Path(folder) / "disk" / "run"
-        process = _start(folder, engine, path)
-        kinds = [*_VICTIMS[engine], *_BETWEEN, *([_FULL] if small and engine == "local" else [])]
-        for _ in range(most):
+        process = _start(folder, plan, path)
+        kinds = [*_VICTIMS[plan.engine], *_BETWEEN, *([_FULL] if small and plan.engine == "local" else [])]
+        for _ in range(plan.most):
             fault = str(rng.choice(kinds))
-            more, instant = int(rng.integers(3)), float(rng.uniform(0.0, 2.0)) * usual / ROUNDS
-            if _ended_after(process, path, more) or _ended_within(process, instant):
+            more, share = int(rng.integers(3)), float(rng.uniform())
+            if _ended_after(process, path, more) or _ended_within(process, share * _seconds(path, usual)):
                 if process.returncode == 0:
                     break
-                if not _is_named(tally, f"{engine}, seed {seed}", folder):
+                if not _is_named(tally, where, folder):
                     return
-                process = _start(folder, engine, path)
+                process = _start(folder, plan, path)
                 continue
             if fault in _BETWEEN:
                 _kill_all(process)
                 fault = fault if _spoil(path, fault, rng) else "run-killed"
-                process = _start(folder, engine, path)
+                process = _start(folder, plan, path)
             elif fault == _FULL:
                 with _filled(path.parent):
-                    ended = _ended_within(process, 3 * usual)
+                    ended = _ended_within(process, 10 * _seconds(path, usual) + 5)
                 if ended and process.returncode == 0:
                     break
                 if not ended:
                     _kill_all(process)  # it waits for something else; a full disk is named where it writes
                 elif "space" not in _log(folder):
-                    tally.problems.append(f"{engine}, seed {seed}: a full disk is said to be {_log(folder)}")
-                process = _start(folder, engine, path)
-            elif not _kill_one(process, _VICTIMS[engine][fault], rng):
+                    tally.problems.append(f"{where}: a full disk is said to be {_log(folder)}")
+                process = _start(folder, plan, path)
+            elif not _kill_one(process, plan, fault, rng):
                 continue
-            tally.faults[f"{engine}: {fault}"] += 1
+            tally.faults[f"{plan.engine}: {fault}"] += 1
         while not _ended_within(process, _PATIENCE) or process.returncode != 0:
             if process.returncode is None or not (path / "manifest.json").exists():
-                tally.problems.append(f"{engine}, seed {seed}: the run does not end: {_log(folder)}")
+                tally.problems.append(f"{where}: the run does not end: {_log(folder)}")
                 _kill_all(process)
                 return
-            if not _is_named(tally, f"{engine}, seed {seed}", folder):
+            if not _is_named(tally, where, folder):
                 return
-            process = _start(folder, engine, path)
-        _check(tally, f"{engine}, seed {seed}", path, expected)
+            process = _start(folder, plan, path)
+        _check(tally, where, path, plan.rounds, expected)
     tally.runs += 1
 
 
@@ -124,11 +158,11 @@ def _filled(folder: Path) -> Iterator[None]:
         ballast.unlink()
 
 
-def _check(tally: FaultTally, where: str, path: Path, expected: bytes) -> None:
+def _check(tally: FaultTally, where: str, path: Path, rounds: int, expected: bytes) -> None:
     lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
     tally.rounds += len(lines)
-    if [line["round"] for line in lines] != list(range(ROUNDS)):
-        tally.lost_rounds += ROUNDS - len(lines)
+    if [line["round"] for line in lines] != list(range(rounds)):
+        tally.lost_rounds += rounds - len(lines)
         tally.problems.append(f"{where}: rounds {[line['round'] for line in lines]}")
     for line in lines:
         taken = [client["id"] for client in line["clients"] if client["status"] == "accepted"]
@@ -140,13 +174,13 @@ def _check(tally: FaultTally, where: str, path: Path, expected: bytes) -> None:
 
 
 @cache
-def _undisturbed() -> tuple[bytes, float]:
-    """The model of a run without faults, the same on both engines, and the seconds that it took."""
+def _undisturbed(rounds: int) -> tuple[bytes, float]:
+    """The model of a run without faults, however it is started and decrypted; the seconds of a round."""
     with tempfile.TemporaryDirectory() as folder:
-        began = time.monotonic()
-        process = _start(folder, "local", Path(folder) / "run")
+        path = Path(folder) / "run"
+        process = _start(folder, Plan("local", prepared=True, rounds=rounds), path)
         assert _ended_within(process, _PATIENCE) and process.returncode == 0, _log(folder)
-        return _model(Path(folder) / "run"), time.monotonic() - began
+        return _model(path), _seconds(path, 1.0)
 
 
 def _model(path: Path) -> bytes:
@@ -154,20 +188,23 @@ def _model(path: Path) -> bytes:
         return b"".join(tensors[name].tobytes() for name in sorted(tensors.files))
 
 
-def _start(folder: str, engine: Engine, path: Path) -> subprocess.Popen[Any]:
+def _start(folder: str, plan: Plan, path: Path) -> Process:
     """Starts the run, or resumes it, in a process group of its own."""
-    config = Path(folder) / "run.toml"
-    config.write_text(_CONFIG)
-    new = ["--config", str(config), "--engine", engine, "--out", str(path)]
+    config, log = Path(folder) / "run.toml", Path(folder) / "log"
+    config.write_text(configuration(_TASK, "small", CLIENTS, plan.rounds, decryption=plan.decryption))
+    new = ["--config", str(config), "--engine", plan.engine, "--out", str(path)]
     begun = (path / "manifest.json").exists()
     if not begun and path.exists():  # killed before it had written anything
         subprocess.run(["rm", "-rf", str(path)], check=True)
-    command = [sys.executable, "-m", "dapfl.cli", "run", *(["--resume", str(path)] if begun else new)]
-    with (Path(folder) / "log").open("wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    arguments = ["run", *(["--resume", str(path)] if begun else new)]
+    if plan.prepared:
+        return Prepared(arguments, log)
+    command = [sys.executable, "-m", "dapfl.cli", *arguments]
+    with log.open("wb") as file:
+        return subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
 
 
-def _ended_within(process: subprocess.Popen[Any], seconds: float) -> bool:
+def _ended_within(process: Process, seconds: float) -> bool:
     try:
         process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -175,7 +212,7 @@ def _ended_within(process: subprocess.Popen[Any], seconds: float) -> bool:
     return True
 
 
-def _ended_after(process: subprocess.Popen[Any], path: Path, more: int) -> bool:
+def _ended_after(process: Process, path: Path, more: int) -> bool:
     """Whether the run has ended; waits until it has played so many rounds more, or far too long."""
     wanted, deadline = _played(path) + more, time.monotonic() + _PATIENCE
     while _played(path) < wanted and time.monotonic() < deadline:
@@ -189,7 +226,14 @@ def _played(path: Path) -> int:
     return rounds.read_bytes().count(b"\n") if rounds.exists() else 0
 
 
-def _kill_all(process: subprocess.Popen[Any]) -> None:
+def _seconds(path: Path, otherwise: float) -> float:
+    """How long the run's last round took, if there is one."""
+    with suppress(FileNotFoundError, IndexError, ValueError):
+        return float(json.loads((path / "rounds.jsonl").read_text().splitlines()[-1])["seconds"]["total"])
+    return otherwise
+
+
+def _kill_all(process: Process) -> None:
     """kill -9: the run first, so that it cannot tidy up, then whatever it has started."""
     try:
         children = psutil.Process(process.pid).children(recursive=True)
@@ -205,13 +249,16 @@ def _kill_all(process: subprocess.Popen[Any]) -> None:
     psutil.wait_procs(children, timeout=60)
 
 
-def _kill_one(process: subprocess.Popen[Any], name: str, rng: np.random.Generator) -> bool:
-    """Kills one of the run's processes whose command line has this in it; whether there was one."""
+def _kill_one(process: Process, plan: Plan, fault: str, rng: np.random.Generator) -> bool:
+    """Kills one of the processes that a fault of this kind is about; whether there was one."""
     found: list[int] = []
-    with suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(process.pid).children(recursive=True):
+    with suppress(psutil.Error):
+        run = psutil.Process(process.pid)
+        direct, every = run.children(), run.children(recursive=True)
+        name = "multiprocessing.spawn" if plan.engine == "local" else _COMMAND_LINES[fault]
+        for child in every:
             with suppress(psutil.Error):  # it has just ended
-                if name in str(child.cmdline()):
+                if child not in direct if plan.prepared else name in str(child.cmdline()):
                     found.append(child.pid)
     try:
         if found:
