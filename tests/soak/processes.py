@@ -2,9 +2,9 @@
 
 A run is killed with all its processes, or one of them is; its newest checkpoint is damaged or removed in
 between; then it is resumed, until it has finished. If everyone took part in every round, its model must be
-that of a run without faults, on either engine; in any case every round is there once, and counts those that
-it has taken. A fault waits for 0 to 2 more rounds and then for a random part of one. So most faults meet a
-run at work, some meet one that starts, and a run lasts for many of them.
+that of a run without faults, on either engine; in any case every round is there once, adds something up,
+and counts those that it has taken. A fault waits for 0 to 2 more rounds and then for a random part of one.
+So most faults meet a run at work, some meet one that starts, and a run lasts for many of them.
 
 On the local engine most runs are `Prepared`, which saves nearly all that a fault costs. Every eighth, and
 all on Flower, is started as a user starts it.
@@ -169,6 +169,10 @@ def _check(tally: FaultTally, where: str, path: Path, rounds: int, expected: byt
         tally.rejections.update(c["status"] for c in line["clients"] if c["status"] != "accepted")
         if line["cohort"] and taken != line["cohort"]:
             tally.problems.append(f"{where}: round {line['round']} took {taken}, counts {line['cohort']}")
+        if not line["cohort"]:
+            tally.lost_rounds += 1
+            statuses = [c["status"] for c in line["clients"]]
+            tally.problems.append(f"{where}: round {line['round']} added nothing up: {statuses}")
     if all(len(line["cohort"]) == CLIENTS for line in lines) and _model(path) != expected:
         tally.problems.append(f"{where}: the model is not that of a run without faults")
 
