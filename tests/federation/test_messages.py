@@ -105,11 +105,13 @@ def test_large_messages_are_read_in_place_and_have_one_encoding(size, parts):
 @pytest.mark.parametrize("uploads", [0, 1, 20])
 def test_a_proposal_is_written_and_signed_inside_its_delivery(size, uploads):
     proposal = Proposal(CONTEXT, (Signed(bytes(size), b"signature"),) * uploads, (b"count",) * uploads)
+    body = encode(proposal)
+    expected = Signed(body, digest(body))
     message, signed, shared = deliver_proposal(proposal, digest)
-    expected = Signed(encode(proposal), digest(encode(proposal)))
+    assert proposal.uploads == ()  # they are in the message, and nowhere else
     assert message == encode(Delivery(VERSION, (expected,)))
     assert (bytes(signed.body), signed.signature) == (expected.body, expected.signature)
-    assert encode(shared) == encode(proposal)
+    assert encode(shared) == body
     assert signed.body.obj is message and all(upload.body.obj is message for upload in shared.uploads)
 
 
