@@ -37,7 +37,7 @@ from dapfl.federation.messages import (
 from dapfl.federation.transport import ClientId
 from tests.attacks.test_tampering import altered as altered_fields
 from tests.federation.small import kind_of
-from tests.soak.scenes import BEHIND, SCENES, Scene, scene
+from tests.soak.scenes import BEHIND, KEY_BITS, SCENES, Scene, scene
 
 SLOW = 1.0  # seconds of CPU that no message may take; nor may a group of them
 GROUP = 10  # reading the clock of the CPU takes as long as half a message
@@ -71,13 +71,14 @@ class Hostile:
     forged: bool
 
 
-def attack(tally: Tally, seed: int, count: int) -> None:
+def attack(tally: Tally, seed: int, count: int, bits: int = KEY_BITS) -> None:
     """Sends `count` hostile messages to one federation, half of them each way."""
-    stage, rng = scene(*SCENES[seed % len(SCENES)]), np.random.default_rng(seed)
+    stage, rng = scene(*SCENES[seed % len(SCENES)], bits), np.random.default_rng(seed)
+    group = GROUP if bits == KEY_BITS else 1
     with limited_memory():
-        for first in range(0, count, GROUP):
+        for first in range(0, count, group):
             began = time.process_time()
-            for number in range(first, min(first + GROUP, count)):
+            for number in range(first, min(first + group, count)):
                 if number % 2:
                     _to_server(tally, stage, rng)
                 else:
