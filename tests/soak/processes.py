@@ -4,7 +4,8 @@ A run is killed with all its processes, or one of them is; its newest checkpoint
 between; then it is resumed, until it has finished. If everyone took part in every round, its model must be
 that of a run without faults, on either engine; in any case every round is there once, adds something up,
 and counts those that it has taken. A fault waits for 0 to 2 more rounds and then for a random part of one.
-So most faults meet a run at work, some meet one that starts, and a run lasts for many of them.
+So most faults meet a run at work, some meet one that starts, and a run lasts for many of them. Where single
+processes are killed, up to three are in a row.
 
 On the local engine most runs are `Prepared`, which saves nearly all that a fault costs. Every eighth, and
 all on Flower, is started as a user starts it.
@@ -34,9 +35,14 @@ from tests.soak.whole_runs import ROOT, Engine, configuration
 CLIENTS = 3
 _TASK = ROOT / "tests" / "engines" / "tiny_task.py"
 _PATIENCE = 1200.0  # seconds in which a run must end
+_SEVERAL = "killed, one or several"  # of the processes below, at random
+_KINDS: dict[Engine, tuple[str, ...]] = {
+    "local": (_SEVERAL,) * 3,
+    "flower": (_SEVERAL,) * 5 + ("superlink-killed",),
+}
 _VICTIMS: dict[Engine, tuple[str, ...]] = {
-    "local": ("worker-killed",) * 3,
-    "flower": ("worker-killed",) * 3 + ("supernode-killed",) * 2 + ("superlink-killed",),
+    "local": ("worker-killed",),
+    "flower": ("worker-killed", "supernode-killed"),
 }
 _FULL = "disk-full"  # of the local engine: a disk of its own, where this user may mount one
 _BETWEEN = ("run-killed", "newest-checkpoint-damaged", "newest-checkpoint-missing")
@@ -49,7 +55,7 @@ _COMMAND_LINES = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is, and how many faults it meets at most."""
+    """What a run is, and how often something happens to it at most."""
 
     engine: Engine
     decryption: str = "shared"
@@ -82,7 +88,7 @@ def run_with_faults(tally: FaultTally, seed: int, plan: Plan) -> None:
     with tempfile.TemporaryDirectory() as folder, _disk(Path(folder) / "disk") as small:
         path = Path(folder) / "disk" / "run"
         process = _start(folder, plan, path)
-        kinds = [*_VICTIMS[plan.engine], *_BETWEEN, *([_FULL] if small and plan.engine == "local" else [])]
+        kinds = [*_KINDS[plan.engine], *_BETWEEN, *([_FULL] if small and plan.engine == "local" else [])]
         for _ in range(plan.most):
             fault = str(rng.choice(kinds))
             more, share = int(rng.integers(3)), float(rng.uniform())
@@ -107,6 +113,12 @@ def run_with_faults(tally: FaultTally, seed: int, plan: Plan) -> None:
                 elif "space" not in _log(folder):
                     tally.problems.append(f"{where}: a full disk is said to be {_log(folder)}")
                 process = _start(folder, plan, path)
+            elif fault == _SEVERAL:
+                for _ in range(int(rng.integers(1, 4))):
+                    victim = str(rng.choice(_VICTIMS[plan.engine]))
+                    if _kill_one(process, plan, victim, rng):
+                        tally.faults[f"{plan.engine}: {victim}"] += 1
+                continue
             elif not _kill_one(process, plan, fault, rng):
                 continue
             tally.faults[f"{plan.engine}: {fault}"] += 1

@@ -284,8 +284,8 @@ def deliver_proposal(proposal: Proposal, sign: Callable[[bytes], bytes]) -> tupl
     """A delivery of nothing but a proposal; the signed proposal; and the same proposal once more.
 
     A proposal is as large as all uploads together. So it is written into the delivery, and signed there: the
-    signed body, and the uploads of the proposal that is returned, are views of the delivery. The proposal that
-    was given is used up: it lets go of each upload once that is written.
+    signed body, and the uploads of the proposal that is returned, are views of the delivery. The proposal
+    that was given is used up: it lets go of each upload once that is written.
     """
     length = sum(map(len, _pieces(proposal)))
     uploads = deque(proposal.uploads)
