@@ -1,5 +1,8 @@
 """The short form of scripts/soak."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from tests.soak.load import FLOODERS, KINDS, LOOKED_AT, hostile_messages
 from tests.soak.peak import server_peak
 from tests.soak.scenes import SCENES
 from tests.soak.secrets import forms, leaks, private_values
+from tests.soak.whole_runs import ROOT
 
 TASK = f"{Path(__file__).parents[1] / 'engines' / 'tiny_task.py'}:TASK"
 
@@ -86,3 +90,18 @@ def test_for_a_committee_cs_holds_each_upload_once(monkeypatch):
     small_batches(monkeypatch)
     clients = 8
     assert server_peak(300_000, clients, 512, decryption="committee", traced=True).models < clients + 6
+
+
+@pytest.mark.processes
+def test_faults_of_processes_lose_no_round_and_change_no_bit():
+    """In a process of its own: runs are copies of it, and a copy of a process with threads may hang."""
+    script = """
+from tests.soak.processes import FaultTally, Plan, run_with_faults
+
+tally = FaultTally()
+run_with_faults(tally, 1, Plan("local", "committee", prepared=True, rounds=8, most=6))
+print(tally.problems, tally.runs, tally.rounds, tally.lost_rounds, sum(tally.faults.values()) > 3)
+"""
+    command, environment = [sys.executable, "-c", script], {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+    assert (done.stdout, done.stderr) == ("[] 1 8 0 True\n", "")
