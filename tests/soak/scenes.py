@@ -51,6 +51,11 @@ class Scene:
         self.server, self.clients = self._copy(self._server), dict(self._clients)
         for client in self.clients:
             self.forget(client)
+        assert self.small.keys is not None
+        server, bundles = self.small.keys
+        own = [bundle for _, bundle in sorted(bundles.items())]
+        self.keys = [server.pk_cs_enc, server.sk_cs_sign.public_key]
+        self.keys += [key for bundle in own for key in (bundle.pk_i_enc, bundle.sk_i_sign.public_key)]
         self.server_suite = self.small.server_suite()
         self.client_suite = cache(self.small.client_suite)
         self.parts_of = cache(self._parts_of)
