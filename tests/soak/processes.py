@@ -69,9 +69,9 @@ class Plan:
 
 
 def plan(number: int) -> Plan:
-    """Of the run with this number: every third is on Flower, every other has a committee."""
-    decryption = "committee" if number % 2 else "shared"
-    if number % 3 == 2:
+    """Of the run with this number: every sixth is on Flower, every other has a committee on each engine."""
+    decryption = "committee" if (number + number // 6) % 2 else "shared"
+    if number % 6 == 5:
         return Plan("flower", decryption)
     if number % 8 == 0:
         return Plan("local", decryption)
