@@ -24,7 +24,6 @@ import msgspec
 from dapfl.config import RunConfig
 from dapfl.errors import DamagedFile, RunDirectoryError
 from dapfl.federation.records import RoundRecord
-from dapfl.federation.round import progress_in
 from dapfl.federation.server_state.state_file import StateFile
 from dapfl.runs.manifest import EXPECTED, Event, Manifest, RunStatus
 from dapfl.system.files import TwoGenerations, replacing, writing
@@ -257,6 +256,8 @@ class RunDirectory:
 
     def _ahead_of(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """The state of CS as a checkpoint, if it is ahead of this one and the records before it are there."""
+        from dapfl.federation.round import progress_in  # loads numpy; who only looks at a run needs none
+
         try:
             state = self.state_file.read()
         except DamagedFile:
@@ -267,10 +268,10 @@ class RunDirectory:
         if now.records > checkpoint.rounds:  # a newer checkpoint is lost, and with it the hash of its records
             records = b""
         ahead = Checkpoint(now.records, state, {}, [], records, checkpoint.config)
-        found = (_complete_lines(path) for path in (self.rounds_path, self._copy_path))
-        return (
-            ahead if any(_fault(self.path, lines, ahead.rounds, ahead) is None for lines in found) else None
-        )
+        for path in (self.rounds_path, self._copy_path):
+            if _fault(path, _complete_lines(path), ahead.rounds, ahead) is None:
+                return ahead
+        return None
 
     def _match(self, checkpoint: Checkpoint | None) -> list[str]:
         """Cuts rounds.jsonl back to before the checkpoint's own lines and adds those; from its copy, if it
