@@ -5,7 +5,8 @@ between; then it is resumed, until it has finished. If everyone took part in eve
 that of a run without faults, on either engine; in any case every round is there once, adds something up,
 and counts those that it has taken. A fault waits for 0 to 2 more rounds and then for a random part of one.
 So most faults meet a run at work, some meet one that starts, and a run lasts for many of them. Where single
-processes are killed, up to three are in a row.
+processes are killed, up to three are at once. Then a round is waited for, since a client whose message kills
+its worker twice is given up for the round.
 
 On the local engine most runs are `Prepared`, which saves nearly all that a fault costs. Every eighth, and
 all on Flower, is started as a user starts it.
@@ -18,10 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ from tests.soak.whole_runs import ROOT, Engine, configuration
 CLIENTS = 3
 _TASK = ROOT / "tests" / "engines" / "tiny_task.py"
 _PATIENCE = 1200.0  # seconds in which a run must end
-_SEVERAL = "killed, one or several"  # of the processes below, at random
+_SEVERAL = "several killed"  # of the processes below, at random
 _KINDS: dict[Engine, tuple[str, ...]] = {
     "local": (_SEVERAL,) * 3,
     "flower": (_SEVERAL,) * 5 + ("superlink-killed",),
@@ -75,7 +77,7 @@ def plan(number: int) -> Plan:
         return Plan("flower", decryption)
     if number % 8 == 0:
         return Plan("local", decryption)
-    return Plan("local", decryption, prepared=True, rounds=60, most=40)
+    return Plan("local", decryption, prepared=True, rounds=120, most=80)
 
 
 Process = Prepared | subprocess.Popen[Any]
@@ -89,9 +91,11 @@ def run_with_faults(tally: FaultTally, seed: int, plan: Plan) -> None:
         path = Path(folder) / "disk" / "run"
         process = _start(folder, plan, path)
         kinds = [*_KINDS[plan.engine], *_BETWEEN, *([_FULL] if small and plan.engine == "local" else [])]
+        pause = False  # after a process was killed: a client whose message kills its worker twice is given up
         for _ in range(plan.most):
             fault = str(rng.choice(kinds))
-            more, share = int(rng.integers(3)), float(rng.uniform())
+            more, share = max(pause, int(rng.integers(3))), float(rng.uniform())
+            pause = False
             if _ended_after(process, path, more) or _ended_within(process, share * _seconds(path, usual)):
                 if process.returncode == 0:
                     break
@@ -113,13 +117,12 @@ def run_with_faults(tally: FaultTally, seed: int, plan: Plan) -> None:
                 elif "space" not in _log(folder):
                     tally.problems.append(f"{where}: a full disk is said to be {_log(folder)}")
                 process = _start(folder, plan, path)
-            elif fault == _SEVERAL:
-                for _ in range(int(rng.integers(1, 4))):
-                    victim = str(rng.choice(_VICTIMS[plan.engine]))
-                    if _kill_one(process, plan, victim, rng):
-                        tally.faults[f"{plan.engine}: {victim}"] += 1
-                continue
-            elif not _kill_one(process, plan, fault, rng):
+            else:
+                several = fault == _SEVERAL
+                faults, most = (_VICTIMS[plan.engine], int(rng.integers(1, 4))) if several else ([fault], 1)
+                killed = _kill(process, plan, faults, most, rng)
+                tally.faults.update(f"{plan.engine}: {each}" for each in killed)
+                pause = bool(killed)
                 continue
             tally.faults[f"{plan.engine}: {fault}"] += 1
         while not _ended_within(process, _PATIENCE) or process.returncode != 0:
@@ -262,26 +265,37 @@ def _kill_all(process: Process) -> None:
             child.kill()
         except psutil.NoSuchProcess:
             continue
-    psutil.wait_procs(children, timeout=60)
+    while any(map(_runs, children)):
+        time.sleep(0.005)
 
 
-def _kill_one(process: Process, plan: Plan, fault: str, rng: np.random.Generator) -> bool:
-    """Kills one of the processes that a fault of this kind is about; whether there was one."""
-    found: list[int] = []
+def _runs(process: psutil.Process) -> bool:
+    """Whether it is there, and not only waits to be noted as ended by whoever has inherited it."""
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def _kill(
+    process: Process, plan: Plan, faults: Sequence[str], most: int, rng: np.random.Generator
+) -> list[str]:
+    """Kills so many of the processes that these faults are about; which faults these were."""
+    found: list[tuple[str, int]] = []
     with suppress(psutil.Error):
         run = psutil.Process(process.pid)
         direct, every = run.children(), run.children(recursive=True)
-        name = "multiprocessing.spawn" if plan.engine == "local" else _COMMAND_LINES[fault]
-        for child in every:
+        for child, fault in product(every, faults):
+            name = "multiprocessing.spawn" if plan.engine == "local" else _COMMAND_LINES[fault]
             with suppress(psutil.Error):  # it has just ended
                 if child not in direct if plan.prepared else name in str(child.cmdline()):
-                    found.append(child.pid)
-    try:
-        if found:
-            os.kill(found[int(rng.integers(len(found)))], signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return bool(found)
+                    found.append((fault, child.pid))
+    killed: list[str] = []
+    for place in rng.permutation(len(found))[:most]:
+        fault, pid = found[place]
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            killed.append(fault)
+    return killed
 
 
 def _spoil(path: Path, fault: str, rng: np.random.Generator) -> bool:
