@@ -1,4 +1,5 @@
 import re
+import weakref
 from pathlib import Path
 
 import msgspec
@@ -35,6 +36,7 @@ from dapfl.federation.messages import (
     encode,
 )
 from dapfl.federation.records import ClientReport
+from dapfl.federation.server_state.round_ledger import RoundLedger
 from tests.federation.small import kind_of
 
 CONTEXT = Context(VERSION, bytes(range(16)), 3, 0, -1, bytes(range(32)))
@@ -113,6 +115,26 @@ def test_a_proposal_is_written_and_signed_inside_its_delivery(size, uploads):
     assert (bytes(signed.body), signed.signature) == (expected.body, expected.signature)
     assert encode(shared) == body
     assert signed.body.obj is message and all(upload.body.obj is message for upload in shared.uploads)
+
+
+def test_uploads_are_let_go_of_once_they_are_in_the_proposal():
+    ledger = RoundLedger(0)
+    for client in (1, 2, 3):
+        ledger.keep(client, Signed(bytes(70_000), b"signature"))
+    kept = [weakref.ref(signed.body.obj) for signed in ledger.evidence.values()]
+    proposal = Proposal(CONTEXT, tuple(ledger.evidence.values()), (b"count",) * 3)
+    ledger.evidence.clear()
+    alive = []
+
+    def sign(body):
+        alive.extend(each() for each in kept)
+        return b"signature"
+
+    _, _, shared = deliver_proposal(proposal, sign)
+    assert alive == [None] * 3
+    assert [(bytes(each.body), each.signature) for each in shared.uploads] == [
+        (bytes(70_000), b"signature")
+    ] * 3
 
 
 def test_a_large_message_in_another_encoding_is_refused():

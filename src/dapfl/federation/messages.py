@@ -242,12 +242,14 @@ class Sealed(_Part, frozen=True, array_like=True):
 # that it came in or goes out with, not a copy.
 
 
-class _SignedInPlace(Signed, frozen=True, array_like=True):
+class SignedInPlace(Signed, frozen=True, array_like=True):
+    """A signed body that lies in memory of another object."""
+
     body: memoryview  # type: ignore[assignment]
 
 
 class _DeliveryInPlace(Delivery, frozen=True, array_like=True):
-    parts: Annotated[tuple[_SignedInPlace, ...], Meta(min_length=1, max_length=PARTS)]
+    parts: Annotated[tuple[SignedInPlace, ...], Meta(min_length=1, max_length=PARTS)]
 
 
 class _SealedInPlace(Sealed, frozen=True, array_like=True):
@@ -259,7 +261,7 @@ class _UploadInPlace(Upload, frozen=True, array_like=True, tag="upload"):
 
 
 class _ProposalInPlace(Proposal, frozen=True, array_like=True, tag="proposal"):
-    uploads: tuple[_SignedInPlace, ...]
+    uploads: tuple[SignedInPlace, ...]
 
 
 _ClientBodyInPlace = _UploadInPlace | Report | Notice | RecoveryAnswer | Refusal
@@ -303,7 +305,7 @@ def deliver_proposal(proposal: Proposal, sign: Callable[[bytes], bytes]) -> tupl
     buffer.write(_encoder.encode(signature))
     message = buffer.getvalue()  # the buffer itself, not a copy
     body = memoryview(message)[start : start + length]
-    return message, _SignedInPlace(body, signature), _proposals_in_place.decode(body)
+    return message, SignedInPlace(body, signature), _proposals_in_place.decode(body)
 
 
 def digest(data: bytes) -> bytes:
