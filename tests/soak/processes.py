@@ -77,7 +77,7 @@ def plan(number: int) -> Plan:
         return Plan("flower", decryption)
     if number % 8 == 0:
         return Plan("local", decryption)
-    return Plan("local", decryption, prepared=True, rounds=120, most=80)
+    return Plan("local", decryption, prepared=True, rounds=300, most=200)
 
 
 Process = Prepared | subprocess.Popen[Any]

@@ -86,7 +86,7 @@ def test_cs_makes_few_copies_of_large_uploads(monkeypatch):
 
 
 def test_for_a_committee_cs_has_the_uploads_in_one_message(monkeypatch):
-    """Besides little more than it has without a committee. (Kept uploads are not traced: see test_messages.)"""
+    """With little more than it has without a committee. (Kept uploads are not traced: see test_messages.)"""
     small_batches(monkeypatch)
     clients = 8
     assert server_peak(300_000, clients, 512, decryption="committee", traced=True).models < clients + 4
