@@ -71,13 +71,13 @@ class Plan:
 
 
 def plan(number: int) -> Plan:
-    """Of the run with this number: every sixth is on Flower, every other has a committee on each engine."""
-    decryption = "committee" if (number + number // 6) % 2 else "shared"
-    if number % 6 == 5:
+    """Of the run with this number: every twelfth is on Flower, every other has a committee on each engine."""
+    decryption = "committee" if (number + number // 12) % 2 else "shared"
+    if number % 12 == 11:
         return Plan("flower", decryption)
     if number % 8 == 0:
         return Plan("local", decryption)
-    return Plan("local", decryption, prepared=True, rounds=300, most=200)
+    return Plan("local", decryption, prepared=True, rounds=120, most=80)
 
 
 Process = Prepared | subprocess.Popen[Any]
