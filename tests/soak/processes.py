@@ -120,7 +120,7 @@ def run_with_faults(tally: FaultTally, seed: int, plan: Plan) -> None:
             else:
                 several = fault == _SEVERAL
                 faults, most = (_VICTIMS[plan.engine], int(rng.integers(1, 4))) if several else ([fault], 1)
-                killed = _kill(process, plan, faults, most, rng)
+                killed = _kill(process, plan, path, faults, most, rng)
                 tally.faults.update(f"{plan.engine}: {each}" for each in killed)
                 pause = bool(killed)
                 continue
@@ -277,13 +277,15 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _kill(
-    process: Process, plan: Plan, faults: Sequence[str], most: int, rng: np.random.Generator
+    process: Process, plan: Plan, path: Path, faults: Sequence[str], most: int, rng: np.random.Generator
 ) -> list[str]:
     """Kills so many of the processes that these faults are about; which faults these were."""
     found: list[tuple[str, int]] = []
     with suppress(psutil.Error):
         run = psutil.Process(process.pid)
         direct, every = run.children(), run.children(recursive=True)
+        if plan.engine == "flower":
+            every += _detached(path)
         for child, fault in product(every, faults):
             name = "multiprocessing.spawn" if plan.engine == "local" else _COMMAND_LINES[fault]
             with suppress(psutil.Error):  # it has just ended
@@ -296,6 +298,16 @@ def _kill(
             os.kill(pid, signal.SIGKILL)
             killed.append(fault)
     return killed
+
+
+def _detached(path: Path) -> list[psutil.Process]:
+    """The workers of a run's SuperNodes: whoever starts one does not wait for its end, so it is no child."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if any(part.startswith(f"{path}/") for part in process.cmdline()) and process.ppid() == 1:
+                found.append(process)
+    return found
 
 
 def _spoil(path: Path, fault: str, rng: np.random.Generator) -> bool:
