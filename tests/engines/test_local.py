@@ -69,6 +69,21 @@ def test_a_client_that_kills_its_worker_once_is_redone(tmp_path: Path) -> None:
     assert replies == {client: b"%d:1:die" % client for client in CLIENTS}
 
 
+def test_a_worker_that_was_killed_between_two_exchanges_is_no_fault_of_the_next_message(
+    tmp_path: Path,
+) -> None:
+    factories = counters() | {1: partial(Mortal, 1, folder=tmp_path, deaths=1)}
+    with WorkerPool(factories, Shared, workers=1) as pool:
+        pool.exchange(to_all(b"first"), timeout=60)
+        (worker,) = pool._workers
+        assert worker.process.pid is not None
+        os.kill(worker.process.pid, signal.SIGKILL)
+        worker.process.join()
+        replies, failures = pool.exchange(to_all(b"die"), timeout=60)  # and then its message kills one, once
+    assert failures == {}
+    assert replies == {client: b"%d:2:die" % client for client in CLIENTS}
+
+
 def test_a_client_that_keeps_killing_its_worker_fails_and_the_others_go_on(tmp_path: Path) -> None:
     factories = counters() | {3: partial(Mortal, 3, folder=tmp_path, deaths=99)}
     with WorkerPool(factories, Shared, workers=1) as pool:

@@ -1,4 +1,5 @@
 import re
+import weakref
 from pathlib import Path
 
 import msgspec
@@ -35,6 +36,7 @@ from dapfl.federation.messages import (
     encode,
 )
 from dapfl.federation.records import ClientReport
+from dapfl.federation.server_state.round_ledger import RoundLedger
 from tests.federation.small import kind_of
 
 CONTEXT = Context(VERSION, bytes(range(16)), 3, 0, -1, bytes(range(32)))
@@ -105,12 +107,34 @@ def test_large_messages_are_read_in_place_and_have_one_encoding(size, parts):
 @pytest.mark.parametrize("uploads", [0, 1, 20])
 def test_a_proposal_is_written_and_signed_inside_its_delivery(size, uploads):
     proposal = Proposal(CONTEXT, (Signed(bytes(size), b"signature"),) * uploads, (b"count",) * uploads)
+    body = encode(proposal)
+    expected = Signed(body, digest(body))
     message, signed, shared = deliver_proposal(proposal, digest)
-    expected = Signed(encode(proposal), digest(encode(proposal)))
+    assert proposal.uploads == ()  # they are in the message, and nowhere else
     assert message == encode(Delivery(VERSION, (expected,)))
     assert (bytes(signed.body), signed.signature) == (expected.body, expected.signature)
-    assert encode(shared) == encode(proposal)
+    assert encode(shared) == body
     assert signed.body.obj is message and all(upload.body.obj is message for upload in shared.uploads)
+
+
+def test_uploads_are_let_go_of_once_they_are_in_the_proposal():
+    ledger = RoundLedger(0)
+    for client in (1, 2, 3):
+        ledger.keep(client, Signed(bytes(70_000), b"signature"))
+    kept = [weakref.ref(signed.body.obj) for signed in ledger.evidence.values()]
+    proposal = Proposal(CONTEXT, tuple(ledger.evidence.values()), (b"count",) * 3)
+    ledger.evidence.clear()
+    alive = []
+
+    def sign(body):
+        alive.extend(each() for each in kept)
+        return b"signature"
+
+    _, _, shared = deliver_proposal(proposal, sign)
+    assert alive == [None] * 3
+    assert [(bytes(each.body), each.signature) for each in shared.uploads] == [
+        (bytes(70_000), b"signature")
+    ] * 3
 
 
 def test_a_large_message_in_another_encoding_is_refused():

@@ -13,6 +13,7 @@ from dapfl.federation.server_state.state_file import StateFile
 from dapfl.learning.tasks import Task, register
 from dapfl.runs.directory import RunDirectory
 from dapfl.runs.session import resume, start
+from dapfl.system import files
 from dapfl.system.files import TwoGenerations
 from tests.engines.tiny_task import TASK, load
 from tests.runs.faulty_tasks import NAN_LOSS
@@ -196,3 +197,29 @@ def test_two_generations_survive_the_loss_of_either(tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DamagedFile, match=r"client\.state is damaged.*client\.previous\.state is damaged"):
         file.load()
+
+
+def test_a_damaged_generation_never_takes_the_place_of_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if the next version cannot be written."""
+    file = TwoGenerations(tmp_path / "client.state")
+    for content in (b"first", b"second"):
+        file.save(content)
+    file.path.write_bytes(file.path.read_bytes()[:-1])
+    for fault in ("damaged", "missing"):  # as long as nothing newer was saved, there is a fault
+        loaded = file.load()
+        assert loaded is not None and loaded.content == b"first" and fault in str(loaded.fault)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(files, "replacing", full_disk)
+        file.save(b"third")
+    loaded = file.load()
+    assert loaded is not None and loaded.content == b"first"
+    file.save(b"third")
+    file.path.unlink()
+    loaded = file.load()
+    assert loaded is not None and loaded.content == b"first"
+
+
+def full_disk(path: Path, mode: int) -> None:
+    raise OSError("the disk is full")

@@ -2,6 +2,7 @@
 
 bytes       an outsider alters bytes, cuts, joins, repeats an old message, sends it to somebody else, or back
 unsigned    someone who can open envelopes alters what is in them, but cannot sign
+numbers     the same in signatures and envelopes: numbers that careless arithmetic trips over
 recombined  signed parts of several messages, in other numbers and another order
 signed      an enrolled client, or CS, alters what it says and signs it: that may be taken, since it may say
             what it likes, but it must not break anything
@@ -37,7 +38,8 @@ from dapfl.federation.messages import (
 from dapfl.federation.transport import ClientId
 from tests.attacks.test_tampering import altered as altered_fields
 from tests.federation.small import kind_of
-from tests.soak.scenes import BEHIND, SCENES, Scene, scene
+from tests.soak.numbers import replaced, replaced_within
+from tests.soak.scenes import BEHIND, KEY_BITS, SCENES, Scene, scene
 
 SLOW = 1.0  # seconds of CPU that no message may take; nor may a group of them
 GROUP = 10  # reading the clock of the CPU takes as long as half a message
@@ -47,7 +49,7 @@ EXTREMES: tuple[Any, ...] = (
     *(0.0, -1.0, 1e-320, 1.7e308, math.inf, -math.inf, math.nan),
     *(b"", bytes(32), bytes(4000), "", "x" * 4000, "\x1b]0;x\x07", "<a href='x'>", "\ud7ff", [[[[]]]]),
 )
-HOWS = ("bytes", "bytes", "unsigned", "recombined", "signed")
+HOWS = ("bytes", "bytes", "unsigned", "numbers", "recombined", "signed")
 
 
 @dataclass
@@ -71,13 +73,14 @@ class Hostile:
     forged: bool
 
 
-def attack(tally: Tally, seed: int, count: int) -> None:
+def attack(tally: Tally, seed: int, count: int, bits: int = KEY_BITS) -> None:
     """Sends `count` hostile messages to one federation, half of them each way."""
-    stage, rng = scene(*SCENES[seed % len(SCENES)]), np.random.default_rng(seed)
+    stage, rng = scene(*SCENES[seed % len(SCENES)], bits), np.random.default_rng(seed)
+    group = GROUP if bits == KEY_BITS else 1
     with limited_memory():
-        for first in range(0, count, GROUP):
+        for first in range(0, count, group):
             began = time.process_time()
-            for number in range(first, min(first + GROUP, count)):
+            for number in range(first, min(first + group, count)):
                 if number % 2:
                     _to_server(tally, stage, rng)
                 else:
@@ -129,10 +132,14 @@ def altered(data: bytes, rng: np.random.Generator, others: list[bytes]) -> bytes
     return bytes(changed)
 
 
-def _altered_body(body: Struct, data: bytes, rng: np.random.Generator, *, fields: bool) -> bytes:
+def _altered_body(
+    stage: Scene, body: Struct, data: bytes, rng: np.random.Generator, *, fields: bool
+) -> bytes:
     """Other bytes; or, where they will be signed, mostly a body of the right form with another field."""
     if not fields or rng.integers(4) == 0:
         return altered(data, rng, [data])
+    if rng.integers(3) == 0:
+        return replaced_within(data, stage.keys, rng)
     if rng.integers(2) == 0:
         return msgspec.msgpack.encode(extreme(msgspec.msgpack.decode(data), rng))
     choices = [changed for _, changed in altered_fields(body)]
@@ -193,7 +200,7 @@ def _for_server(stage: Scene, rng: np.random.Generator) -> Hostile:
     suite = stage.client_suite(client)
     parts = list(stage.parts_of(client, message))
     kind = "delivery"
-    forged = how == "unsigned"
+    forged = False
     if how == "recombined":
         giver, old = stage.old_up[int(rng.integers(len(stage.old_up)))]
         parts = list(_recombined(parts, list(stage.parts_of(giver, old)), rng))
@@ -201,11 +208,18 @@ def _for_server(stage: Scene, rng: np.random.Generator) -> Hostile:
         place = int(rng.integers(len(parts)))
         said = decode_client_body(parts[place].body)
         kind = kind_of(said)
-        body = _altered_body(said, parts[place].body, rng, fields=how == "signed")
-        forged = forged and body != parts[place].body
-        parts[place] = Signed(body, suite.sign(body) if how == "signed" else parts[place].signature)
+        old = parts[place]
+        if how == "numbers":
+            parts[place] = Signed(old.body, replaced(old.signature, stage.keys, rng))
+        else:
+            body = _altered_body(stage, said, old.body, rng, fields=how == "signed")
+            parts[place] = Signed(body, suite.sign(body) if how == "signed" else old.signature)
+        forged = how != "signed" and parts[place] != old
     delivery = encode(Delivery(VERSION, tuple(parts)))
     box = suite.seal(delivery, associated_data(stage.small.federation_id, client))
+    if how == "numbers" and rng.integers(2):
+        wrong = replaced(box, stage.keys, rng)
+        box, forged = wrong, forged or wrong != box
     return Hostile(client, encode(Sealed(VERSION, client, box)), f"up/{how}/{kind}", forged)
 
 
@@ -251,11 +265,13 @@ def _for_client(stage: Scene, rng: np.random.Generator) -> Hostile:
         parts = list(_recombined(parts, list(decode_delivery(old, len(old)).parts), rng))
         return Hostile(client, encode(Delivery(VERSION, tuple(parts))), "down/recombined", forged=False)
     place = int(rng.integers(len(parts)))
-    said = decode_server_body(parts[place].body)
-    body = _altered_body(said, parts[place].body, rng, fields=how == "signed")
-    forged = how == "unsigned" and body != parts[place].body
-    signature = stage.server_suite.sign(body) if how == "signed" else parts[place].signature
-    parts[place] = Signed(body, signature)
+    said, old = decode_server_body(parts[place].body), parts[place]
+    if how == "numbers":
+        parts[place] = Signed(old.body, replaced(old.signature, stage.keys, rng))
+    else:
+        body = _altered_body(stage, said, old.body, rng, fields=how == "signed")
+        parts[place] = Signed(body, stage.server_suite.sign(body) if how == "signed" else old.signature)
+    forged = how != "signed" and parts[place] != old
     return Hostile(client, encode(Delivery(VERSION, tuple(parts))), f"down/{how}/{kind_of(said)}", forged)
 
 

@@ -1,6 +1,7 @@
 """The parts of a soak. Each does one batch, adds to the counts, and notes what should not have happened."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tests.soak.counts import Counts
@@ -8,20 +9,22 @@ from tests.soak.decoders import DECODERS, fuzz
 from tests.soak.faults import FaultTally, run_with_faults
 from tests.soak.hostile import Tally, attack, megabytes
 from tests.soak.left_behind import ENDS, search
+from tests.soak.processes import plan
 from tests.soak.processes import run_with_faults as run_processes
+from tests.soak.scenes import FULL_BITS, KEY_BITS
 from tests.soak.secrets import leaks
 
-_MESSAGES = 2000
+_MESSAGES, _FEW_MESSAGES = 2000, 500  # small keys, and keys of full size
 _FILES = 500
 
 
-def messages(counts: Counts) -> None:
+def messages(counts: Counts, part: str = "messages", count: int = _MESSAGES, bits: int = KEY_BITS) -> None:
     """Hostile messages, to CS and to clients."""
-    tally, number, before = Tally(), counts.batch("messages"), megabytes()
-    attack(tally, number, _MESSAGES)
+    tally, number, before = Tally(), counts.batch(part), megabytes()
+    attack(tally, number, count, bits)
     forgeries = sum("forgery" in problem for problem in tally.problems)
     counts.add(
-        "messages",
+        part,
         messages=tally.messages,
         forgeries_taken=forgeries,
         outcomes=tally.outcomes,
@@ -29,7 +32,7 @@ def messages(counts: Counts) -> None:
     )
     after = megabytes()
     counts.largest(
-        "messages",
+        part,
         slowest_cpu_seconds=tally.slowest,
         memory_megabytes=after,
         memory_growth_megabytes=after - before if number else 0.0,
@@ -54,9 +57,9 @@ def faults(counts: Counts) -> None:
 
 
 def processes(counts: Counts) -> None:
-    """Faults of real processes: the local engine, and every third time Flower."""
+    """Faults of real processes, on both engines."""
     tally, number = FaultTally(), counts.batch("processes")
-    run_processes(tally, number, "flower" if number % 3 == 2 else "local")
+    run_processes(tally, number, plan(number))
     _add_faults(counts, "processes", tally)
 
 
@@ -114,6 +117,7 @@ def decoders(counts: Counts) -> None:
 
 PARTS: dict[str, Callable[[Counts], None]] = {
     "messages": messages,
+    "messages-2048": partial(messages, part="messages-2048", count=_FEW_MESSAGES, bits=FULL_BITS),
     "faults": faults,
     "processes": processes,
     "secrets": secrets,

@@ -2,9 +2,14 @@
 
 A run is killed with all its processes, or one of them is; its newest checkpoint is damaged or removed in
 between; then it is resumed, until it has finished. If everyone took part in every round, its model must be
-that of a run without faults, on either engine; in any case every round is there once, and counts those that
-it has taken. A fault waits for 0 to 2 more rounds and then for a random part of one. So most faults meet a
-run at work, some meet one that starts, and a run lasts for many of them.
+that of a run without faults, on either engine; in any case every round is there once, adds something up,
+and counts those that it has taken. A fault waits for 0 to 2 more rounds and then for a random part of one.
+So most faults meet a run at work, some meet one that starts, and a run lasts for many of them. Where single
+processes are killed, up to three are at once. Then a round is waited for, since a client whose message kills
+its worker twice is given up for the round.
+
+On the local engine most runs are `Prepared`, which saves nearly all that a fault costs. Every eighth, and
+all on Flower, is started as a user starts it.
 """
 
 import json
@@ -14,9 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,67 +31,109 @@ import numpy as np
 import psutil
 
 from tests.soak.faults import FaultTally
+from tests.soak.prepared import Prepared
 from tests.soak.whole_runs import ROOT, Engine, configuration
 
-ROUNDS, CLIENTS = 20, 3
+CLIENTS = 3
+_TASK = ROOT / "tests" / "engines" / "tiny_task.py"
 _PATIENCE = 1200.0  # seconds in which a run must end
-_CONFIG = configuration(ROOT / "tests" / "engines" / "tiny_task.py", "small", CLIENTS, ROUNDS)
-_VICTIMS: dict[Engine, dict[str, str]] = {
-    "local": {"worker-killed": "multiprocessing.spawn"},
-    "flower": {
-        "worker-killed": "apps.worker",
-        "supernode-killed": "flower-supernode",
-        "superlink-killed": "flower-superlink",
-    },
+_SEVERAL = "several killed"  # of the processes below, at random
+_KINDS: dict[Engine, tuple[str, ...]] = {
+    "local": (_SEVERAL,) * 3,
+    "flower": (_SEVERAL,) * 5 + ("superlink-killed",),
+}
+_VICTIMS: dict[Engine, tuple[str, ...]] = {
+    "local": ("worker-killed",),
+    "flower": ("worker-killed", "supernode-killed"),
 }
 _FULL = "disk-full"  # of the local engine: a disk of its own, where this user may mount one
 _BETWEEN = ("run-killed", "newest-checkpoint-damaged", "newest-checkpoint-missing")
+_COMMAND_LINES = {
+    "worker-killed": "apps.worker",
+    "supernode-killed": "flower-supernode",
+    "superlink-killed": "flower-superlink",
+}
 
 
-def run_with_faults(tally: FaultTally, seed: int, engine: Engine, most: int = 12) -> None:
-    """One run with up to `most` faults."""
-    rng = np.random.default_rng(seed)
-    expected, usual = _undisturbed()
+@dataclass(frozen=True)
+class Plan:
+    """What a run is, and how often something happens to it at most."""
+
+    engine: Engine
+    decryption: str = "shared"
+    prepared: bool = False
+    rounds: int = 20
+    most: int = 16
+
+    def __str__(self) -> str:
+        started = "prepared" if self.prepared else "as a user starts it"
+        return f"{self.engine}, {self.decryption}, {started}"
+
+
+def plan(number: int) -> Plan:
+    """Of the run with this number: every twelfth is on Flower, every other has a committee on each engine."""
+    decryption = "committee" if (number + number // 12) % 2 else "shared"
+    if number % 12 == 11:
+        return Plan("flower", decryption)
+    if number % 8 == 0:
+        return Plan("local", decryption)
+    return Plan("local", decryption, prepared=True, rounds=120, most=80)
+
+
+Process = Prepared | subprocess.Popen[Any]
+
+
+def run_with_faults(tally: FaultTally, seed: int, plan: Plan) -> None:
+    """One run and its faults."""
+    rng, where = np.random.default_rng(seed), f"{plan}, seed {seed}"
+    expected, usual = _undisturbed(plan.rounds)
     with tempfile.TemporaryDirectory() as folder, _disk(Path(folder) / "disk") as small:
         path = Path(folder) / "disk" / "run"
-        process = _start(folder, engine, path)
-        kinds = [*_VICTIMS[engine], *_BETWEEN, *([_FULL] if small and engine == "local" else [])]
-        for _ in range(most):
+        process = _start(folder, plan, path)
+        kinds = [*_KINDS[plan.engine], *_BETWEEN, *([_FULL] if small and plan.engine == "local" else [])]
+        pause = False  # after a process was killed: a client whose message kills its worker twice is given up
+        for _ in range(plan.most):
             fault = str(rng.choice(kinds))
-            more, instant = int(rng.integers(3)), float(rng.uniform(0.0, 2.0)) * usual / ROUNDS
-            if _ended_after(process, path, more) or _ended_within(process, instant):
+            more, share = max(pause, int(rng.integers(3))), float(rng.uniform())
+            pause = False
+            if _ended_after(process, path, more) or _ended_within(process, share * _seconds(path, usual)):
                 if process.returncode == 0:
                     break
-                if not _is_named(tally, f"{engine}, seed {seed}", folder):
+                if not _is_named(tally, where, folder):
                     return
-                process = _start(folder, engine, path)
+                process = _start(folder, plan, path)
                 continue
             if fault in _BETWEEN:
                 _kill_all(process)
                 fault = fault if _spoil(path, fault, rng) else "run-killed"
-                process = _start(folder, engine, path)
+                process = _start(folder, plan, path)
             elif fault == _FULL:
                 with _filled(path.parent):
-                    ended = _ended_within(process, 3 * usual)
+                    ended = _ended_within(process, 10 * _seconds(path, usual) + 5)
                 if ended and process.returncode == 0:
                     break
                 if not ended:
                     _kill_all(process)  # it waits for something else; a full disk is named where it writes
                 elif "space" not in _log(folder):
-                    tally.problems.append(f"{engine}, seed {seed}: a full disk is said to be {_log(folder)}")
-                process = _start(folder, engine, path)
-            elif not _kill_one(process, _VICTIMS[engine][fault], rng):
+                    tally.problems.append(f"{where}: a full disk is said to be {_log(folder)}")
+                process = _start(folder, plan, path)
+            else:
+                several = fault == _SEVERAL
+                faults, most = (_VICTIMS[plan.engine], int(rng.integers(1, 4))) if several else ([fault], 1)
+                killed = _kill(process, plan, path, faults, most, rng)
+                tally.faults.update(f"{plan.engine}: {each}" for each in killed)
+                pause = bool(killed)
                 continue
-            tally.faults[f"{engine}: {fault}"] += 1
+            tally.faults[f"{plan.engine}: {fault}"] += 1
         while not _ended_within(process, _PATIENCE) or process.returncode != 0:
             if process.returncode is None or not (path / "manifest.json").exists():
-                tally.problems.append(f"{engine}, seed {seed}: the run does not end: {_log(folder)}")
+                tally.problems.append(f"{where}: the run does not end: {_log(folder)}")
                 _kill_all(process)
                 return
-            if not _is_named(tally, f"{engine}, seed {seed}", folder):
+            if not _is_named(tally, where, folder):
                 return
-            process = _start(folder, engine, path)
-        _check(tally, f"{engine}, seed {seed}", path, expected)
+            process = _start(folder, plan, path)
+        _check(tally, where, path, plan.rounds, expected)
     tally.runs += 1
 
 
@@ -124,29 +173,33 @@ def _filled(folder: Path) -> Iterator[None]:
         ballast.unlink()
 
 
-def _check(tally: FaultTally, where: str, path: Path, expected: bytes) -> None:
+def _check(tally: FaultTally, where: str, path: Path, rounds: int, expected: bytes) -> None:
     lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
     tally.rounds += len(lines)
-    if [line["round"] for line in lines] != list(range(ROUNDS)):
-        tally.lost_rounds += ROUNDS - len(lines)
+    if [line["round"] for line in lines] != list(range(rounds)):
+        tally.lost_rounds += rounds - len(lines)
         tally.problems.append(f"{where}: rounds {[line['round'] for line in lines]}")
     for line in lines:
         taken = [client["id"] for client in line["clients"] if client["status"] == "accepted"]
         tally.rejections.update(c["status"] for c in line["clients"] if c["status"] != "accepted")
         if line["cohort"] and taken != line["cohort"]:
             tally.problems.append(f"{where}: round {line['round']} took {taken}, counts {line['cohort']}")
+        if not line["cohort"]:
+            tally.lost_rounds += 1
+            statuses = [c["status"] for c in line["clients"]]
+            tally.problems.append(f"{where}: round {line['round']} added nothing up: {statuses}")
     if all(len(line["cohort"]) == CLIENTS for line in lines) and _model(path) != expected:
         tally.problems.append(f"{where}: the model is not that of a run without faults")
 
 
 @cache
-def _undisturbed() -> tuple[bytes, float]:
-    """The model of a run without faults, the same on both engines, and the seconds that it took."""
+def _undisturbed(rounds: int) -> tuple[bytes, float]:
+    """The model of a run without faults, however it is started and decrypted; the seconds of a round."""
     with tempfile.TemporaryDirectory() as folder:
-        began = time.monotonic()
-        process = _start(folder, "local", Path(folder) / "run")
+        path = Path(folder) / "run"
+        process = _start(folder, Plan("local", prepared=True, rounds=rounds), path)
         assert _ended_within(process, _PATIENCE) and process.returncode == 0, _log(folder)
-        return _model(Path(folder) / "run"), time.monotonic() - began
+        return _model(path), _seconds(path, 1.0)
 
 
 def _model(path: Path) -> bytes:
@@ -154,20 +207,23 @@ def _model(path: Path) -> bytes:
         return b"".join(tensors[name].tobytes() for name in sorted(tensors.files))
 
 
-def _start(folder: str, engine: Engine, path: Path) -> subprocess.Popen[Any]:
+def _start(folder: str, plan: Plan, path: Path) -> Process:
     """Starts the run, or resumes it, in a process group of its own."""
-    config = Path(folder) / "run.toml"
-    config.write_text(_CONFIG)
-    new = ["--config", str(config), "--engine", engine, "--out", str(path)]
+    config, log = Path(folder) / "run.toml", Path(folder) / "log"
+    config.write_text(configuration(_TASK, "small", CLIENTS, plan.rounds, decryption=plan.decryption))
+    new = ["--config", str(config), "--engine", plan.engine, "--out", str(path)]
     begun = (path / "manifest.json").exists()
     if not begun and path.exists():  # killed before it had written anything
         subprocess.run(["rm", "-rf", str(path)], check=True)
-    command = [sys.executable, "-m", "dapfl.cli", "run", *(["--resume", str(path)] if begun else new)]
-    with (Path(folder) / "log").open("wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    arguments = ["run", *(["--resume", str(path)] if begun else new)]
+    if plan.prepared:
+        return Prepared(arguments, log)
+    command = [sys.executable, "-m", "dapfl.cli", *arguments]
+    with log.open("wb") as file:
+        return subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
 
 
-def _ended_within(process: subprocess.Popen[Any], seconds: float) -> bool:
+def _ended_within(process: Process, seconds: float) -> bool:
     try:
         process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -175,7 +231,7 @@ def _ended_within(process: subprocess.Popen[Any], seconds: float) -> bool:
     return True
 
 
-def _ended_after(process: subprocess.Popen[Any], path: Path, more: int) -> bool:
+def _ended_after(process: Process, path: Path, more: int) -> bool:
     """Whether the run has ended; waits until it has played so many rounds more, or far too long."""
     wanted, deadline = _played(path) + more, time.monotonic() + _PATIENCE
     while _played(path) < wanted and time.monotonic() < deadline:
@@ -189,7 +245,14 @@ def _played(path: Path) -> int:
     return rounds.read_bytes().count(b"\n") if rounds.exists() else 0
 
 
-def _kill_all(process: subprocess.Popen[Any]) -> None:
+def _seconds(path: Path, otherwise: float) -> float:
+    """How long the run's last round took, if there is one."""
+    with suppress(FileNotFoundError, IndexError, ValueError):
+        return float(json.loads((path / "rounds.jsonl").read_text().splitlines()[-1])["seconds"]["total"])
+    return otherwise
+
+
+def _kill_all(process: Process) -> None:
     """kill -9: the run first, so that it cannot tidy up, then whatever it has started."""
     try:
         children = psutil.Process(process.pid).children(recursive=True)
@@ -202,23 +265,49 @@ def _kill_all(process: subprocess.Popen[Any]) -> None:
             child.kill()
         except psutil.NoSuchProcess:
             continue
-    psutil.wait_procs(children, timeout=60)
+    while any(map(_runs, children)):
+        time.sleep(0.005)
 
 
-def _kill_one(process: subprocess.Popen[Any], name: str, rng: np.random.Generator) -> bool:
-    """Kills one of the run's processes whose command line has this in it; whether there was one."""
-    found: list[int] = []
+def _runs(process: psutil.Process) -> bool:
+    """Whether it is there, and not only waits to be noted as ended by whoever has inherited it."""
     with suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(process.pid).children(recursive=True):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def _kill(
+    process: Process, plan: Plan, path: Path, faults: Sequence[str], most: int, rng: np.random.Generator
+) -> list[str]:
+    """Kills so many of the processes that these faults are about; which faults these were."""
+    found: list[tuple[str, int]] = []
+    with suppress(psutil.Error):
+        run = psutil.Process(process.pid)
+        direct, every = run.children(), run.children(recursive=True)
+        if plan.engine == "flower":
+            every += _detached(path)
+        for child, fault in product(every, faults):
+            name = "multiprocessing.spawn" if plan.engine == "local" else _COMMAND_LINES[fault]
             with suppress(psutil.Error):  # it has just ended
-                if name in str(child.cmdline()):
-                    found.append(child.pid)
-    try:
-        if found:
-            os.kill(found[int(rng.integers(len(found)))], signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return bool(found)
+                if child not in direct if plan.prepared else name in str(child.cmdline()):
+                    found.append((fault, child.pid))
+    killed: list[str] = []
+    for place in rng.permutation(len(found))[:most]:
+        fault, pid = found[place]
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            killed.append(fault)
+    return killed
+
+
+def _detached(path: Path) -> list[psutil.Process]:
+    """The workers of a run's SuperNodes: whoever starts one does not wait for its end, so it is no child."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if any(part.startswith(f"{path}/") for part in process.cmdline()) and process.ppid() == 1:
+                found.append(process)
+    return found
 
 
 def _spoil(path: Path, fault: str, rng: np.random.Generator) -> bool:

@@ -57,12 +57,14 @@ class _Answer:
 class _Worker:
     """A worker process, the request it is working on (with the clients still to answer), and its queue.
 
-    A queued request is sent only when the worker is idle, so neither end can block on a full pipe.
+    A queued request is sent only when the worker is idle, so neither end can block on a full pipe. `reached`
+    is false if the worker had died before its request came.
     """
 
     process: WorkerProcess
     connection: Connection
     current: _Request | None = None
+    reached: bool = True
     queue: deque[_Request] = field(default_factory=deque)
 
 
@@ -204,11 +206,12 @@ class WorkerPool:
     def _send_queued(self) -> None:
         for worker in self._workers:
             if worker.queue and worker.current is None:
-                worker.current = worker.queue.popleft()
+                worker.current, worker.reached = worker.queue.popleft(), False
                 # If the worker has died meanwhile, the next receive notices it.
                 with suppress(BrokenPipeError, ConnectionResetError):
                     worker.connection.send((worker.current.exchange, worker.current.clients))
                     worker.connection.send_bytes(worker.current.message)  # large: pickled, it would be copied
+                    worker.reached = True
 
     def _take(
         self, worker: _Worker, answer: _Answer, failures: dict[ClientId, str]
@@ -236,7 +239,7 @@ class WorkerPool:
             return
         unanswered = old.current
         culprit = unanswered.clients[0]  # clients are served in order, so the worker died on this one
-        deaths[culprit] += 1
+        deaths[culprit] += old.reached
         if deaths[culprit] >= _ATTEMPTS:
             failures[culprit] = "worker-died"
             unanswered = replace(unanswered, clients=unanswered.clients[1:])

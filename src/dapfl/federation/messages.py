@@ -14,6 +14,7 @@ docs/protocol.md describes the format byte by byte.
 
 import hashlib
 import io
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Annotated, Literal, TypeVar
 
@@ -241,12 +242,14 @@ class Sealed(_Part, frozen=True, array_like=True):
 # that it came in or goes out with, not a copy.
 
 
-class _SignedInPlace(Signed, frozen=True, array_like=True):
+class SignedInPlace(Signed, frozen=True, array_like=True):
+    """A signed body that lies in memory of another object."""
+
     body: memoryview  # type: ignore[assignment]
 
 
 class _DeliveryInPlace(Delivery, frozen=True, array_like=True):
-    parts: Annotated[tuple[_SignedInPlace, ...], Meta(min_length=1, max_length=PARTS)]
+    parts: Annotated[tuple[SignedInPlace, ...], Meta(min_length=1, max_length=PARTS)]
 
 
 class _SealedInPlace(Sealed, frozen=True, array_like=True):
@@ -258,7 +261,7 @@ class _UploadInPlace(Upload, frozen=True, array_like=True, tag="upload"):
 
 
 class _ProposalInPlace(Proposal, frozen=True, array_like=True, tag="proposal"):
-    uploads: tuple[_SignedInPlace, ...]
+    uploads: tuple[SignedInPlace, ...]
 
 
 _ClientBodyInPlace = _UploadInPlace | Report | Notice | RecoveryAnswer | Refusal
@@ -283,21 +286,26 @@ def deliver_proposal(proposal: Proposal, sign: Callable[[bytes], bytes]) -> tupl
     """A delivery of nothing but a proposal; the signed proposal; and the same proposal once more.
 
     A proposal is as large as all uploads together. So it is written into the delivery, and signed there: the
-    signed body, and the uploads of the proposal that is returned, are views of the delivery.
+    signed body, and the uploads of the proposal that is returned, are views of the delivery. The proposal
+    that was given is used up: it lets go of each upload once that is written.
     """
-    pieces = list(_pieces(proposal))
-    length = sum(map(len, pieces))
+    length = sum(map(len, _pieces(proposal)))
+    uploads = deque(proposal.uploads)
+    msgspec.structs.force_setattr(proposal, "uploads", ())
     buffer = io.BytesIO()
     buffer.write(b"\x92" + _encoder.encode(VERSION) + b"\x91\x92" + _header(length))
     start = buffer.tell()
-    for piece in pieces:
-        buffer.write(piece)
+    tag = proposal.__struct_config__.tag
+    buffer.writelines([_array(4), *_pieces(tag), *_pieces(proposal.context), _array(len(uploads))])
+    while uploads:
+        buffer.writelines(_pieces(uploads.popleft()))
+    buffer.writelines(_pieces(proposal.counts))
     with buffer.getbuffer() as written:
         signature = sign(written[start:])  # type: ignore[arg-type]  # looked at, not kept
     buffer.write(_encoder.encode(signature))
     message = buffer.getvalue()  # the buffer itself, not a copy
     body = memoryview(message)[start : start + length]
-    return message, _SignedInPlace(body, signature), _proposals_in_place.decode(body)
+    return message, SignedInPlace(body, signature), _proposals_in_place.decode(body)
 
 
 def digest(data: bytes) -> bytes:
@@ -405,12 +413,16 @@ def _pieces(value: object) -> Iterator[bytes | memoryview]:
         items = msgspec.structs.astuple(value)
         yield from _pieces(items if tag is None else (tag, *items))
     elif isinstance(value, tuple):
-        count = len(value)
-        yield _encoder.encode((None,) * count)[:-count] if count else b"\x90"
+        yield _array(len(value))
         for item in value:
             yield from _pieces(item)
     else:
         yield _encoder.encode(value)
+
+
+def _array(count: int) -> bytes:
+    """What comes before so many items."""
+    return _encoder.encode((None,) * count)[:-count] if count else b"\x90"
 
 
 def _header(length: int) -> bytes:

@@ -12,6 +12,7 @@ record of round t is complete only after the exchange of round t+1.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -112,7 +113,8 @@ class Federation:
     def rounds(self, until: int) -> Iterator[RoundRecord]:
         """Plays the rounds up to `until`, and yields the record of each when it is complete.
 
-        At each yield, `saved_state` is what to go on from. After a crash a record may be yielded again.
+        At each yield, `saved_state` is what to go on from. After a crash a record may be yielded again: the
+        state file is not ahead of the records that were yielded, so that none is left out either.
         """
         while self._pending is not None or self.next_round < until:
             at_once = not self._deferring or self.next_round >= until or self._roster_changes()
@@ -120,9 +122,9 @@ class Federation:
                 record: RoundRecord | None = self._complete(self._pending)
             else:
                 record = self._play(self.next_round)
-            self._save()  # before anyone is sent an aggregate that a crash could undo
             if record is not None:
                 yield record
+            self._save()  # before anyone is sent an aggregate that a crash could undo
 
     def run_round(self, t: int) -> RoundRecord:
         """Plays round t, which must be the next, and returns its record."""
@@ -254,9 +256,23 @@ class Federation:
             self._state_file.write(self.saved_state())
 
 
-def roster_in(state: bytes) -> int:
-    """The serial of the roster under which a saved state was written; 0 if it cannot be read."""
+class Progress(NamedTuple):
+    """How far a federation had come when its state was saved. Of two states, the later one is the larger."""
+
+    next_round: int
+    complete: bool  # whether all rounds before that have their records
+    roster: int
+
+    @property
+    def records(self) -> int:
+        """How many rounds have their records."""
+        return self.next_round - (not self.complete)
+
+
+def progress_in(state: bytes) -> Progress:
+    """How far the federation had come that was saved as this; no way at all if it cannot be read."""
     try:
-        return roster_in_memory(msgspec.msgpack.decode(state, type=_Saved).server)
+        saved = msgspec.msgpack.decode(state, type=_Saved)
+        return Progress(saved.next_round, saved.pending is None, roster_in_memory(saved.server))
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return 0  # `restore` says what is wrong with it
+        return Progress(0, True, 0)  # `restore` says what is wrong with it

@@ -2,6 +2,9 @@
 
 The checkpoint is written before the line of its round, and holds that line. So a run that is killed at any
 moment resumes from its last checkpoint, with exactly the lines that it would have had without the stop.
+
+Clients on devices of their own may have gone on since that checkpoint. What they were sent is in the state
+file, which is written between two checkpoints. If it is ahead of the last one, the run goes on from there.
 """
 
 import fcntl
@@ -21,6 +24,7 @@ import msgspec
 from dapfl.config import RunConfig
 from dapfl.errors import DamagedFile, RunDirectoryError
 from dapfl.federation.records import RoundRecord
+from dapfl.federation.server_state.state_file import StateFile
 from dapfl.runs.manifest import EXPECTED, Event, Manifest, RunStatus
 from dapfl.system.files import TwoGenerations, replacing, writing
 from dapfl.system.plugins import Plugin
@@ -104,6 +108,11 @@ class RunDirectory:
     def checkpoint_path(self) -> Path:
         """Where the run continues after a stop."""
         return self.path / "checkpoint" / "checkpoint.msgpack"
+
+    @property
+    def state_file(self) -> StateFile:
+        """The state of CS, where clients keep theirs themselves."""
+        return StateFile(self.checkpoint_path.with_name("federation.state"))
 
     @property
     def _copy_path(self) -> Path:
@@ -238,11 +247,31 @@ class RunDirectory:
                 f"{self.checkpoint_path} is damaged. Restore it from a backup, or {_START_ANEW}."
             ) from None
         notes: list[str] = []
+        ahead = self._ahead_of(checkpoint) if checkpoint else None
         if loaded and loaded.fault and checkpoint:
-            notes.append(
-                f"{loaded.fault}: going on from the checkpoint before it, after {checkpoint.rounds} rounds"
-            )
-        return Restored(checkpoint, (*notes, *self._match(checkpoint)))
+            place = "the state of the server" if ahead else "the checkpoint before it"
+            rounds = (ahead or checkpoint).rounds
+            notes.append(f"{loaded.fault}: going on from {place}, after {rounds} rounds")
+        return Restored(ahead or checkpoint, (*notes, *self._match(ahead or checkpoint)))
+
+    def _ahead_of(self, checkpoint: Checkpoint) -> Checkpoint | None:
+        """The state of CS as a checkpoint, if it is ahead of this one and the records before it are there."""
+        from dapfl.federation.round import progress_in  # loads numpy; who only looks at a run needs none
+
+        try:
+            state = self.state_file.read()
+        except DamagedFile:
+            return None
+        if state is None or (now := progress_in(state)) <= progress_in(checkpoint.federation):
+            return None
+        records = records_hash(checkpoint.records, checkpoint.lines) if checkpoint.records else b""
+        if now.records > checkpoint.rounds:  # a newer checkpoint is lost, and with it the hash of its records
+            records = b""
+        ahead = Checkpoint(now.records, state, {}, [], records, checkpoint.config)
+        for path in (self.rounds_path, self._copy_path):
+            if _fault(path, _complete_lines(path), ahead.rounds, ahead) is None:
+                return ahead
+        return None
 
     def _match(self, checkpoint: Checkpoint | None) -> list[str]:
         """Cuts rounds.jsonl back to before the checkpoint's own lines and adds those; from its copy, if it

@@ -26,7 +26,7 @@ from dapfl.federation.assembly import build_federation, check
 from dapfl.federation.keys.bundles import bundle_path
 from dapfl.federation.keys.run_id import begin_run
 from dapfl.federation.records import RoundRecord
-from dapfl.federation.round import Federation, roster_in
+from dapfl.federation.round import Federation, progress_in
 from dapfl.federation.run_keys import Keys, keys_needed, load_keys, load_server_keys, make_keys, save_keys
 from dapfl.federation.server_state.state_file import StateFile
 from dapfl.federation.transport import ClientId, LocalTransport, Transport
@@ -271,8 +271,9 @@ class Session:
         return self.path / self._engine_kind.name
 
     def _build_federation(self, transport: Transport, keys: Keys) -> Federation:
-        kept = self._state_file.read() if self._state_file else None
-        state = self._checkpoint.federation if self._checkpoint else kept
+        state = self._checkpoint.federation if self._checkpoint else None
+        if state is None and self._state_file is not None:
+            state = self._state_file.read()  # clients may have begun the first round
         federation = build_federation(
             self.config,
             self._resolved.selection,
@@ -285,7 +286,7 @@ class Session:
             step=self._resolved.policy.server_step,
             before_round=self._await_clients,
             rosters=keys.rosters,
-            roster=None if state is None else roster_in(state),
+            roster=None if state is None else progress_in(state).roster,
         )
         if state is not None:
             federation.restore(state)
@@ -304,10 +305,8 @@ class Session:
 
     @property
     def _state_file(self) -> StateFile | None:
-        """For clients that keep their own states: they may be ahead of a run that has no checkpoint yet."""
-        if not self._engine_kind.keeps_client_state:
-            return None
-        return StateFile(self._directory.checkpoint_path.with_name("federation.state"))
+        """For clients that keep their own states: they may be ahead of the last checkpoint."""
+        return self._directory.state_file if self._engine_kind.keeps_client_state else None
 
     def _save_model(self, weights: Vector) -> None:
         layout = task_runtime(get_task(self.config.task)).layout

@@ -125,19 +125,32 @@ class TwoGenerations:
         else:
             temporary.replace(self.previous)
 
+    @property
+    def damaged(self) -> Path:
+        """A newest version that was found damaged."""
+        return self.path.with_name(f"{self.path.stem}.damaged{self.path.suffix}")
+
     def load(self) -> Loaded | None:
-        """The newest version that is whole; None if there never was one, DamagedFile if none is whole."""
+        """The newest version that is whole; None if there never was one, DamagedFile if none is whole.
+
+        A newest version that is damaged is put aside, or else `save` would keep it in place of the whole one.
+        """
         faults: list[str] = []
         found = False
         for place in (self.path, self.previous):
             try:
                 stored = place.read_bytes()
                 found = True
-                return Loaded(without_checksum(stored, place), "; ".join(faults) or None)
+                content = without_checksum(stored, place)
             except FileNotFoundError:
                 faults.append(f"{place} is missing")
             except DamagedFile as error:
                 faults.append(str(error))
+            else:
+                if faults and self.path.exists():
+                    with writing(self.damaged):
+                        self.path.replace(self.damaged)
+                return Loaded(content, "; ".join(faults) or None)
         if not found:
             return None
         raise DamagedFile("; ".join(faults))

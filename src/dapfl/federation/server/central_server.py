@@ -317,7 +317,7 @@ class CentralServer:
         ledger.status[sender] = Status.ACCEPTED
         self._take_report(sender, upload.report)
         if self.recovery.needs_evidence:
-            ledger.evidence[sender] = Signed(bytes(signed.body), signed.signature)
+            ledger.keep(sender, signed)
         partial_sum = self._partial_sums.setdefault(upload.commitment, PartialSum(self._suite))
         with self._watch.phase("aggregate"):
             partial_sum.add(sender, contribution, count)

@@ -60,7 +60,7 @@ class Outgoing:
 
     def propose(self, proposal: Proposal, deliveries: "Deliveries") -> tuple[Signed, Proposal]:
         """A proposal with the signature of CS, and the same proposal; both share the memory of the delivery
-        that is made of it."""
+        that is made of it. The one that is given is used up."""
         with self._watch.phase("sign"):
             message, signed, shared = deliver_proposal(proposal, self.suite.sign)
         deliveries.note([signed], message)

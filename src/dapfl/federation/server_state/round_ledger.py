@@ -5,9 +5,10 @@ It makes sure that CS accepts the answer to each order once, and only from the c
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from mmap import mmap
 
 from dapfl.errors import ProtocolError
-from dapfl.federation.messages import Signed
+from dapfl.federation.messages import Signed, SignedInPlace
 from dapfl.federation.records import ClientReport, Rejection, Status
 from dapfl.federation.transport import ClientId
 
@@ -92,6 +93,15 @@ class RoundLedger:
         mismatch = Rejection(client, "model-mismatch")
         if mismatch not in self.rejections:
             self.rejections.append(mismatch)
+
+    def keep(self, client: ClientId, upload: Signed) -> None:
+        """Keeps an upload as it was signed, in memory that goes back to the system with it.
+
+        Uploads are large, and all of them are kept for a while. A heap would stay as large as it once was.
+        """
+        memory = mmap(-1, len(upload.body))
+        memory[:] = upload.body
+        self.evidence[client] = SignedInPlace(memoryview(memory).toreadonly(), upload.signature)
 
     # What became of the clients ----------------------------------------------------------------
 
