@@ -89,9 +89,9 @@ class AgentPolicy(HyperparameterPolicy):
         plan = self.agent.codec.decode(planned)
         if self.tries_rates and situation.guessing and situation.round:
             plan = replace(plan, eta=1.0, alpha=max(plan.alpha, PLATEAU_EPOCHS))
-        elif situation.effort < 1:
-            affordable = min(plan.alpha, situation.affordable)
-            plan = replace(plan, alpha=max(1, round(situation.effort * affordable)))
+        elif situation.effort < 1 and self.config.space.alpha.pinned is None:
+            most = min(plan.alpha, situation.affordable) if self.config.capped else plan.alpha
+            plan = replace(plan, alpha=max(1, round(situation.effort * most)))
         choice = decide(replace(plan, eta=plan.eta * self.unit.unit), situation, self.config.capped)
         executed = self._executed(choice, self.unit.unit)
         self._pending = _Pending(situation, choice, state.tolist(), executed.tolist(), self.unit.unit)

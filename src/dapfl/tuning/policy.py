@@ -28,6 +28,7 @@ from dapfl.randomness import stream
 from dapfl.tuning.action_space import ActionCodec
 
 BARELY = 0.98  # of the loss of guessing: a model above this has learned nothing yet
+WORSE = 1.05  # of the loss of guessing: a model above this is worse than that
 COSINE_FLOOR = 0.1  # the learning rate that `Cosine` ends at, as a part of the first
 
 
@@ -71,12 +72,14 @@ class Situation:
     def guessing(self) -> bool:
         """Whether the model is no better than a constant guess: on its first plateau, or dead.
 
-        Its loss says so, and its F1: where one class is guessed for all samples, F1 is at most 1/classes.
+        Its loss says so, and its F1: where one class is guessed for all samples, F1 is at most 1/classes. A
+        model that is clearly worse than a constant guess is neither: steps were too large.
         """
         if self.plateau_loss is None or self.reference_loss is None:
             return False
         one_class = min(0.5, 1.5 * math.exp(-self.reference_loss))
-        return not self.loss < BARELY * self.plateau_loss and not self.f1 > one_class
+        near = BARELY * self.plateau_loss <= self.loss <= WORSE * self.plateau_loss
+        return near and not self.f1 > one_class
 
     def after(self, epochs: int) -> "Situation":
         """What is left when so many epochs of the budget have been used."""
@@ -94,7 +97,9 @@ class Situation:
 
 @dataclass(frozen=True)
 class Choice(Hyperparameters):
-    """What a client does in round t. `alpha` is executed; `planned_alpha` is what it was before the cap."""
+    """What a client does in round t. `alpha` is executed; `planned_alpha` is what it was before the cap.
+
+    With an effort below 1, both are that share of the affordable epochs."""
 
     planned_alpha: int = field(kw_only=True)
 

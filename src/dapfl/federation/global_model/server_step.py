@@ -116,8 +116,9 @@ class NormalisedAverage(ServerStep):
     the root of the agreement and falls with it.
 
     The factor is bounded: little training is not extrapolated far, and a client that lies about its τ_i does
-    no more than that to others; nor does one that lies about its rate or its length. What follows the first
-    `learned` weights of a model are running statistics, which are averaged as they are.
+    no more than that to others. One that lies about its rate moves the mean by a factor of four a round at
+    most; one that lies about its length can hold the effort at its least. What follows the first `learned`
+    weights of a model are running statistics, which are averaged as they are.
 
     The memory is τ̄; the mean rate, as log2(η) + 40; the alignment, plus 2; the effort; and a sketch of the
     last change of the model, some of its coordinates. What is 0 is not known yet.
@@ -150,7 +151,7 @@ class NormalisedAverage(ServerStep):
         if factor != 1:
             start = current.weights[: self.learned]
             numbers[: self.learned] = start + factor * (local[: self.learned] - start)
-        change = (numbers[: len(local)] - current.weights)[self._sketched]
+        change = numbers[self._sketched] - current.weights[self._sketched]
         numbers[-1] = min(LENGTH_SCALE * squared_length(change), LONGEST)
         return numbers
 
@@ -180,7 +181,7 @@ class NormalisedAverage(ServerStep):
             low, high = (np.float32(sign * MOST_RATE_CHANGE) for sign in (-1, 1))
             rate = min(max(rate, before + low), before + high)
         rate = min(max(rate, np.float32(0)), np.float32(LARGEST_RATE))
-        change = (weights - current.weights)[self._sketched]
+        change = weights[self._sketched] - current.weights[self._sketched]
         alignment = cosine(current.memory[4:], change)
         effort = next_effort(
             float(current.memory[3]) or FIRST_EFFORT,
@@ -194,7 +195,8 @@ def agreement(of_mean: float, mean: float, contributors: int) -> float | None:
     """How far changes agree: 1 if all are the same, near 0 if they have no direction in common.
 
     `of_mean` is the squared length of their mean, `mean` the mean of their squared lengths. Without a common
-    direction the first would be 1/contributors of the second. None if nothing moved, or nobody else is there.
+    direction the first would be 1/contributors of the second, for clients with equally many samples; with
+    unequal ones somewhat more. None if nothing moved, or nobody else is there.
 
     >>> agreement(4.0, 4.0, 20), agreement(0.2, 4.0, 20)
     (1.0, 0.0)
