@@ -408,3 +408,10 @@ def test_a_change_of_any_length_can_be_told():
     for change in (0.0, 1e-6, 1.0, 1024.0, 1e30):
         told = NORMALISED.contribution(model, initial_weights() + np.float32(change), 1, 0.1)[-1]
         assert 0 <= told <= 2.0**63
+
+
+def test_a_state_that_was_saved_with_another_server_step_is_refused():
+    before = Small(step=NORMALISED)
+    before.play(1)
+    with pytest.raises(ProtocolError, match="another server step"):
+        Small().federation.restore(before.federation.saved_state())

@@ -126,3 +126,19 @@ def test_without_its_newest_checkpoint_the_server_goes_on_from_the_state_that_it
         newest.write_bytes(content)
     check(finished(path), whole)
     assert damage in history(path) and "state of the server" in history(path)
+
+
+def test_a_changed_record_is_found_even_where_the_newest_checkpoint_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(Devices(6), monkeypatch)
+    path = tmp_path / "run"
+    killed(path, "committee")
+    directory = RunDirectory(path)
+    directory.checkpoint_path.unlink()
+    written = directory.rounds_path.read_bytes()
+    changed = written.replace(b'"participants":3', b'"participants":2', 1)
+    assert changed != written
+    directory.rounds_path.write_bytes(changed)
+    first = lines(finished(path))[0]
+    assert first["participants"] == 3

@@ -146,6 +146,13 @@ def _scale(args: argparse.Namespace) -> "BenchResult":
     clients = args.clients or (scale.CLIENTS[:2] if args.quick else scale.CLIENTS)
     encrypted = scale.ENCRYPTED
     if args.tasks is not None:
+        known = {each[0] for each in encrypted}
+        unknown = [task for task in args.tasks.split(",") if task not in known]
+        if unknown:
+            raise ConfigError(
+                f"There is no encrypted federation of {unknown[0]} to measure: "
+                f"choose among {', '.join(sorted(known))}."
+            )
         encrypted = tuple(each for each in encrypted if each[0] in args.tasks.split(","))
     elif args.quick or args.clients:
         encrypted = encrypted[:1]

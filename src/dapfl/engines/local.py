@@ -206,12 +206,11 @@ class WorkerPool:
     def _send_queued(self) -> None:
         for worker in self._workers:
             if worker.queue and worker.current is None:
-                worker.current, worker.reached = worker.queue.popleft(), False
+                worker.current, worker.reached = worker.queue.popleft(), worker.process.is_alive()
                 # If the worker has died meanwhile, the next receive notices it.
                 with suppress(BrokenPipeError, ConnectionResetError):
                     worker.connection.send((worker.current.exchange, worker.current.clients))
                     worker.connection.send_bytes(worker.current.message)  # large: pickled, it would be copied
-                    worker.reached = True
 
     def _take(
         self, worker: _Worker, answer: _Answer, failures: dict[ClientId, str]

@@ -264,13 +264,18 @@ class RunDirectory:
             return None
         if state is None or (now := progress_in(state)) <= progress_in(checkpoint.federation):
             return None
-        records = records_hash(checkpoint.records, checkpoint.lines) if checkpoint.records else b""
-        if now.records > checkpoint.rounds:  # a newer checkpoint is lost, and with it the hash of its records
-            records = b""
-        ahead = Checkpoint(now.records, state, {}, [], records, checkpoint.config)
+        hashed = checkpoint.records or checkpoint.rounds == len(checkpoint.lines)
+        known = msgspec.structs.replace(
+            checkpoint,
+            records=records_hash(checkpoint.records, checkpoint.lines) if hashed else b"",
+        )
         for path in (self.rounds_path, self._copy_path):
-            if _fault(path, _complete_lines(path), ahead.rounds, ahead) is None:
-                return ahead
+            lines = _complete_lines(path)
+            # A newer checkpoint may be lost, and with it the hash of its records: those are only counted.
+            uncounted = _fault(path, lines, now.records, msgspec.structs.replace(known, records=b""))
+            if uncounted is None and _fault(path, lines, checkpoint.rounds, known) is None:
+                found = records_hash(b"", lines[: now.records])
+                return Checkpoint(now.records, state, {}, [], found, checkpoint.config)
         return None
 
     def _match(self, checkpoint: Checkpoint | None) -> list[str]:

@@ -81,6 +81,8 @@ def without_checksum(stored: bytes, path: Path) -> bytes:
     b'whole'
     """
     if not stored.startswith(_MARK):
+        if stored[:1] < b"\x80":  # version 0.1 wrote bare maps and arrays of msgpack: this has lost its head
+            raise DamagedFile(f"{path} is damaged: it does not begin as it was written")
         return stored
     digest, content = stored[len(_MARK) :][:32], stored[len(_MARK) + 32 :]
     if hashlib.sha256(content).digest() != digest:

@@ -78,8 +78,8 @@ class Situation:
         if self.plateau_loss is None or self.reference_loss is None:
             return False
         one_class = min(0.5, 1.5 * math.exp(-self.reference_loss))
-        near = BARELY * self.plateau_loss <= self.loss <= WORSE * self.plateau_loss
-        return near and not self.f1 > one_class
+        better, worse = self.loss < BARELY * self.plateau_loss, self.loss > WORSE * self.plateau_loss
+        return not better and not worse and not self.f1 > one_class  # a loss that is no number is neither
 
     def after(self, epochs: int) -> "Situation":
         """What is left when so many epochs of the budget have been used."""

@@ -423,5 +423,10 @@ class CentralServer:
         run, recovery = self.memory.restore(state, self._federation, self._parameters.size)
         if self.memory.roster != self._incoming.roster:
             raise ProtocolError("bad-state", f"the saved state is of roster {self.memory.roster}")
+        wanted = len(self._parameters.step.initial_memory(self._parameters.size))
+        if len(self.memory.history.latest.memory) != wanted:
+            raise ProtocolError(
+                "bad-state", "it was saved by a dapfl with another server step: start a new run"
+            )
         self._outgoing.run = self._incoming.run = run
         self.recovery.restore(recovery)
