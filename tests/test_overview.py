@@ -50,17 +50,6 @@ def test_regret_and_rank_are_those_of_final_accuracies(toy):
     assert [toy.rank(group) for group in toy.groups] == [2, 4, 1, 3]
 
 
-def test_the_present_agent_takes_the_place_of_the_one_that_rivals_were_compared_with(tmp_path):
-    (rivals := tmp_path / "rivals").mkdir()
-    (present := tmp_path / "present").mkdir()
-    rule = {"fixed-capped (η=0.1, α=6)": ("fixed-capped", (0.3, 0.6, 0.905))}
-    folder(rivals, {"dap-fl": ("dap-fl", (0.5, 0.6, 0.7)), **rule})
-    folder(present, {"dap-fl": ("dap-fl", (0.5, 0.8, 0.9))})
-    both = OVERVIEW["read"](rivals, "toy", present)
-    assert both.regret(both.ours) == pytest.approx(0.5)
-    assert [len(group.runs) for group in both.groups] == [2, 2]
-
-
 def test_a_target_is_reached_in_the_first_round_that_has_it(toy):
     assert toy.target == 0.88
     assert OVERVIEW["to_target"](toy, toy.ours) == "2.0 / 90 / 20"
