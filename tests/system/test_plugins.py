@@ -131,3 +131,14 @@ def test_what_a_file_imports_from_beside_it_belongs_to_it(tmp_path: Path) -> Non
     (tmp_path / "kit" / "part.py").write_text("x = 1")
     names = {str(each.relative_to(tmp_path)) for each in companions(tmp_path / "own.py")}
     assert names == {"own.py", "near.py", "far.py", "kit/__init__.py", "kit/part.py"}
+
+
+def test_other_installed_packages_are_no_neighbours_of_a_file_in_one(tmp_path: Path) -> None:
+    home = tmp_path / "site-packages"
+    for package in ("tasks_of_this_test", "arrays_of_this_test"):
+        (home / package).mkdir(parents=True)
+        (home / package / "__init__.py").touch()
+    file = home / "tasks_of_this_test" / "first.py"
+    file.write_text("import arrays_of_this_test")
+    names = {str(each.relative_to(home)) for each in companions(file)}
+    assert names == {"tasks_of_this_test/__init__.py", "tasks_of_this_test/first.py"}

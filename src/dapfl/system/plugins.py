@@ -15,6 +15,7 @@ from types import ModuleType
 
 from dapfl.errors import ConfigError
 
+_INSTALLED = ("site-packages", "dist-packages")  # the folders of installed packages
 _LARGEST_PACKAGE = 10 << 20
 
 FORM = "path/to/file.py:NAME"
@@ -77,9 +78,11 @@ def home_of(file: Path) -> Path:
 def companions(file: Path) -> set[Path]:
     """A user's file with all that it imports from beside it: other files, and packages as a whole.
 
-    They are found in the text: what is imported under a name that is made at run time is not.
+    They are found in the text: what is imported under a name that is made at run time is not. What lies
+    beside an installed package are other installed packages, which nobody copies along.
     """
     home, found, todo = home_of(file), set[Path](), [file.resolve()]
+    installed = home.name in _INSTALLED
     while todo:
         path = todo.pop()
         if path in found:
@@ -87,7 +90,7 @@ def companions(file: Path) -> set[Path]:
         found.add(path)
         if path.parent != home:  # in a package
             todo += _files_in(home / path.relative_to(home).parts[0])
-        for name in _imports(path) if path.suffix == ".py" else ():
+        for name in () if installed or path.suffix != ".py" else _imports(path):
             if (home / f"{name}.py").is_file():
                 todo.append(home / f"{name}.py")
             elif (home / name / "__init__.py").is_file():
