@@ -25,7 +25,7 @@ from dapfl.federation.messages import (
     digest,
     encode,
 )
-from dapfl.federation.protection.base import ClientSuite, rows_of
+from dapfl.federation.protection.base import ClientSuite, leading_rows
 from dapfl.federation.protection.paillier import SigningClientSuite
 from dapfl.federation.transport import SERVER, ClientId
 from dapfl.randomness import stream
@@ -134,7 +134,7 @@ class Inverse(Insider):
         if isinstance(self.suite, SigningClientSuite):  # else nothing is encrypted, and CS reads it anyway
             key = self.suite.pk_cs_enc
             product = key.product(
-                [rows_of(upload.contribution[:length], rows, server.row_bytes) for upload in others[1:]]
+                [leading_rows(upload.contribution, rows, server.row_bytes) for upload in others[1:]]
             )
             inverses = [pow(number, -1, key.n * key.n) for number in to_ints(product)]
             contribution = to_rows(inverses, server.row_bytes).tobytes() + contribution[length:]

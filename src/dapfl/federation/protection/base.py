@@ -25,6 +25,11 @@ def rows_of(data: bytes, count: int, width: int) -> Rows:
     return np.frombuffer(data, np.uint8).reshape(count, width)
 
 
+def leading_rows(data: bytes, count: int, width: int) -> Rows:
+    """The numbers at the beginning of a contribution; a proof may follow them."""
+    return rows_of(data[: count * width], count, width)
+
+
 def encoded_count(sample_count: int, codec: VectorCodec) -> Rows:
     """|D_i| as a plaintext; ProtocolError if a client holds more than the federation has declared."""
     try:

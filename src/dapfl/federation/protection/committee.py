@@ -33,7 +33,7 @@ from dapfl.errors import CryptoError, InvalidCiphertext, InvalidProof, KeyFileEr
 from dapfl.federation.keys.bundles import ClientBundle, CommitteeKeys, ServerBundle
 from dapfl.federation.messages import DIGEST_BYTES, Proposal, Upload, contribution_binding, digest
 from dapfl.federation.messages import decode_client_body as decode
-from dapfl.federation.protection.base import ContributionChecks, rows_of
+from dapfl.federation.protection.base import ContributionChecks, leading_rows
 from dapfl.federation.protection.paillier import PaillierChecks, PaillierServerSuite, SigningClientSuite
 from dapfl.federation.transport import SERVER
 
@@ -55,7 +55,7 @@ class CommitteeChecks(PaillierChecks):
         expected = length + plaintext_proof.proof_bytes(self._pk_enc)
         if len(data) != expected:
             raise ProtocolError("wrong-size", f"{len(data)} bytes where a contribution has {expected}")
-        numbers = rows_of(data[:length], count, self.row_bytes)
+        numbers = leading_rows(data, count, self.row_bytes)
         try:
             plaintext_proof.verify(data[length:], numbers, self._pk_enc, binding)
         except InvalidCiphertext:
@@ -209,7 +209,7 @@ def proposed_sums(
     for upload, proof in zip(uploads, proposal.counts, strict=True):
         senders.append(upload.context.sender)
         commitments.add(upload.commitment)
-        contributions.append(rows_of(upload.contribution[: rows * checks.row_bytes], rows, checks.row_bytes))
+        contributions.append(leading_rows(upload.contribution, rows, checks.row_bytes))
         count = (
             upload.sample_count if len(upload.sample_count) == DIGEST_BYTES else digest(upload.sample_count)
         )
