@@ -9,7 +9,7 @@ from tests.soak.decoders import DECODERS, fuzz
 from tests.soak.faults import FaultTally, run_with_faults
 from tests.soak.hostile import Tally, attack, megabytes
 from tests.soak.left_behind import ENDS, search
-from tests.soak.processes import plan
+from tests.soak.processes import Plan, plan, plan_on_flower
 from tests.soak.processes import run_with_faults as run_processes
 from tests.soak.scenes import FULL_BITS, KEY_BITS
 from tests.soak.secrets import leaks
@@ -56,11 +56,11 @@ def faults(counts: Counts) -> None:
     counts.largest("faults", memory_megabytes=megabytes())
 
 
-def processes(counts: Counts) -> None:
-    """Faults of real processes, on both engines."""
-    tally, number = FaultTally(), counts.batch("processes")
+def processes(counts: Counts, part: str = "processes", plan: Callable[[int], Plan] = plan) -> None:
+    """Faults of real processes."""
+    tally, number = FaultTally(), counts.batch(part)
     run_processes(tally, number, plan(number))
-    _add_faults(counts, "processes", tally)
+    _add_faults(counts, part, tally)
 
 
 def _add_faults(counts: Counts, part: str, tally: FaultTally) -> None:
@@ -120,6 +120,7 @@ PARTS: dict[str, Callable[[Counts], None]] = {
     "messages-2048": partial(messages, part="messages-2048", count=_FEW_MESSAGES, bits=FULL_BITS),
     "faults": faults,
     "processes": processes,
+    "processes-flower": partial(processes, part="processes-flower", plan=plan_on_flower),
     "secrets": secrets,
     "files": files,
     "decoders": decoders,

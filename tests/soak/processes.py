@@ -80,6 +80,11 @@ def plan(number: int) -> Plan:
     return Plan("local", decryption, prepared=True, rounds=120, most=80)
 
 
+def plan_on_flower(number: int) -> Plan:
+    """Of the run with this number, where all are on Flower."""
+    return Plan("flower", "committee" if number % 2 else "shared")
+
+
 Process = Prepared | subprocess.Popen[Any]
 
 
