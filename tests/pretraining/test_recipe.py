@@ -40,7 +40,7 @@ SMALL = Recipe(
     lengths=(3, 2),
     etas=(0.5, 2.0),
     lasts=(0.2,),
-    shares=(0.3, 1.0),
+    alphas=(2, 30),
     prices=(0.1, 1.0),
     actor_steps=20,
     critic_steps=3,
@@ -97,7 +97,7 @@ def test_the_same_recipe_gives_the_same_weights_however_many_processes_work(in_o
         {"lengths": (2, 3)},
         {"etas": (0.5, 1.0)},
         {"lasts": (1.0,)},
-        {"shares": (0.5, 1.0)},
+        {"alphas": (5, 30)},
         {"softness": 5.0},
         {"prices": (0.5, 1.0)},
         {"actor_steps": 21},
@@ -124,14 +124,14 @@ def test_every_schedule_is_tried_in_every_federation():
         assert life.executed.shape == (3, 3, 2) and life.shares.shape == (3, 3) and len(life.gaps) == 4
         assert np.array_equal(life.states[1:], life.next_states[:-1])
         assert life.limits[:, 0, 4].tolist() == [1, 1, 0]  # the run ends with the last round
-        assert (life.shares * life.affordable <= np.maximum(life.rule.share * life.affordable, 1) + 0.5).all()
+        assert (life.shares * life.affordable <= np.minimum(life.rule.alpha, life.affordable) + 0.5).all()
 
 
 def made_up(gaps: list[float], share: float, eta: float = 1.0) -> Life:
     rounds = len(gaps) - 1
     states = np.zeros((rounds, 2, 15), np.float32)
     return Life(
-        Rule(eta, share, 1.0, rounds), states, np.zeros((rounds, 2, 2), np.float32),
+        Rule(eta, round(20 * share), 1.0, rounds), states, np.zeros((rounds, 2, 2), np.float32),
         np.ones((rounds, 2, 5), np.float32), states, np.full((rounds, 2), 20.0, np.float32),
         np.full((rounds, 2), share, np.float32), np.array(gaps, np.float32),
     )  # fmt: skip
@@ -156,7 +156,7 @@ def test_the_actor_is_taught_the_best_schedule_for_each_price_in_all_states():
         (slice(half), diligent, -1.0),
         (slice(half, None), idle, 1.0),
     ):
-        wanted = [CODEC.axes["eta"].encode(life.rule.eta), CODEC.alpha.encode(20 * life.rule.share)]
+        wanted = [CODEC.axes["eta"].encode(life.rule.eta), CODEC.alpha.encode(life.rule.alpha)]
         np.testing.assert_allclose(taught.actions[rows], [wanted] * half, atol=1e-6)
         np.testing.assert_allclose(taught.states[rows, 11], feature)
 
@@ -189,7 +189,7 @@ def test_an_episode_shows_each_client_what_its_own_policy_would_see():
     federation = SyntheticFederation(1, KIND, clients=5)
     episode = Episode(federation, CODEC, price=0.1, number=0, rounds=9)
     policy = build_policy(PolicyConfig(agent=msgspec.structs.replace(LEARNER, price=0.1)), seed=0, client=1)
-    actions = Rule(eta=0.5, share=1.0, last=1, rounds=9).actions(0, np.full(5, 4.0), CODEC)
+    actions = Rule(eta=0.5, alpha=30, last=1, rounds=9).actions(0, np.full(5, 4.0), CODEC)
     own = [0, 1, 2, 3, 11, 12, 13, 14]  # all but the memory of what was done
     for t in range(3):
         situation = episode.situations[2]
@@ -214,7 +214,7 @@ def test_clients_of_an_episode_find_their_unit_within_their_budgets():
     assert episode.trials == sum(taken) > 0
     for before, trials in zip(full, taken, strict=True):
         assert trials <= min(6, before // 2)
-    actions = Rule(eta=1.0, share=0.5, last=1, rounds=9).actions(0, np.array(left, np.float32), CODEC)
+    actions = Rule(eta=1.0, alpha=4, last=1, rounds=9).actions(0, np.array(left, np.float32), CODEC)
     units = [unit.unit for unit in episode._units]
     step = episode.step(actions)
     for choice, unit in zip(step.choices, units, strict=True):
@@ -250,11 +250,11 @@ def test_the_gap_falls_with_loss_and_error_and_stays_finite(monkeypatch):
 
 
 def test_a_rule_falls_along_a_cosine():
-    rule = Rule(eta=1.0, share=0.5, last=0.1, rounds=10)
+    rule = Rule(eta=1.0, alpha=6, last=0.1, rounds=10)
     affordable = np.array([12.0, 4.0])
     plans = [[CODEC.decode(row) for row in rule.actions(t, affordable, CODEC)] for t in (0, 5, 10, 50)]
     assert [strong.eta for strong, _ in plans] == pytest.approx([1.0, 0.55, 0.1, 0.1], rel=1e-4)
-    assert {(strong.alpha, weak.alpha) for strong, weak in plans} == {(6, 2)}
+    assert {(strong.alpha, weak.alpha) for strong, weak in plans} == {(6, 4)}
 
 
 def test_the_command_writes_weights_that_an_agent_can_start_from(

@@ -57,7 +57,7 @@ def test_every_row_of_a_client_is_seen_once_an_epoch(federation):
 def test_scores_are_those_of_the_learning_room(federation):
     federation.reset()
     trained = federation.train(np.full(5, 0.05, np.float32), np.full(5, 1), stream(2, "sgd"))
-    federation.aggregate(trained, np.ones(5, bool))
+    federation.aggregate(trained, np.ones(5, bool), np.ones(5, int))
     scores, classes = federation.evaluate(), federation.kind.classes
     weights = [torch.tensor(part) for part in federation.weights]
     for client in range(5):
@@ -81,17 +81,25 @@ def test_a_client_scores_its_own_model(federation):
     assert (np.delete(local, 2) < np.delete(shared, 2)).all()
 
 
-def test_the_aggregate_is_the_mean_by_samples_of_those_who_took_part(federation):
+@pytest.mark.parametrize("alpha", [[1, 1, 1, 1, 1], [1, 2, 3, 9, 1]])
+def test_the_aggregate_is_the_normalised_mean_of_those_who_took_part(federation, alpha):
     federation.reset()
-    local = federation.train(np.full(5, 0.05, np.float32), np.full(5, 1), stream(4, "sgd"))
-    part = np.array([True, False, True, False, True])
-    federation.aggregate(local, part)
+    start = [part.copy() for part in federation.weights]
+    local = federation.train(np.full(5, 0.05, np.float32), np.array(alpha), stream(4, "sgd"))
+    part, steps = np.array([True, False, True, False, True]), federation.steps(np.array(alpha))
+    federation.aggregate(local, part, steps)
+    assert federation.alignment is None
     shares = federation.rows * part / np.sum(federation.rows * part)
-    for mean, each in zip(federation.weights, local, strict=True):
-        np.testing.assert_allclose(mean, np.einsum("c,cij->ij", shares, each), atol=1e-5)
+    factors = np.clip(np.sum(shares * steps) / steps, 0.25, 4)
+    for before, mean, each in zip(start, federation.weights, local, strict=True):
+        change = np.einsum("c,cij->ij", shares * factors, each - before)
+        np.testing.assert_allclose(mean, before + change, atol=1e-5)
     before = federation.weights
-    federation.aggregate(local, np.zeros(5, bool))
+    federation.aggregate(local, np.zeros(5, bool), steps)
     assert federation.weights is before
+    back = [2 * now - then for now, then in zip(federation.weights, start, strict=True)]
+    federation.aggregate([np.repeat(each[None], 5, axis=0) for each in back], part, np.ones(5, int))
+    assert federation.alignment == pytest.approx(1.0, abs=1e-5)
 
 
 def test_the_seed_decides_the_federation():
@@ -120,7 +128,7 @@ def test_the_tasks_can_be_learned_but_not_perfectly(kind):
     assert loss == pytest.approx(np.log(kind.classes), rel=0.35)
     for step in range(8):
         local = federation.train(np.full(5, 0.1, np.float32), np.full(5, 4), stream(step, "sgd"))
-        federation.aggregate(local, np.ones(5, bool))
+        federation.aggregate(local, np.ones(5, bool), np.ones(5, int))
     assert federation.test()[0] < 0.8 * loss
     assert accuracy + 0.15 < federation.test()[1] < 1
 

@@ -23,18 +23,18 @@ BACKOFF = AgentConfig().backoff
 
 @dataclass(frozen=True)
 class Rule:
-    """A simple schedule: a constant share of the affordable epochs, and η that falls along half a cosine to a
-    part of itself, in units."""
+    """A simple schedule: so many epochs, as far as a client can afford them, and η that falls along half a
+    cosine to a part of itself, in units."""
 
     eta: float
-    share: float
+    alpha: int
     last: float
     rounds: int
 
     def actions(self, t: int, affordable: Floats, codec: ActionCodec) -> Floats:
         """The actions of round t, one row for each client, by the epochs that they can afford."""
         part = self.last + (1 - self.last) * (1 + math.cos(math.pi * min(1.0, t / self.rounds))) / 2
-        alpha = codec.alpha.encode(self.share * affordable)
+        alpha = codec.alpha.encode(np.minimum(self.alpha, affordable))
         eta = np.full_like(alpha, codec.axes["eta"].encode(self.eta * part))
         return np.stack([eta, alpha], axis=-1).astype(np.float32)
 
@@ -65,6 +65,7 @@ class Episode:
         self._processes = federation.resources(number)
         self._units = [RateUnit() for _ in self._processes]
         self._histories = [History() for _ in self._processes]
+        self._shared: float | None = None  # the mean unit of the last round
         self._start_round()
 
     def _start_round(self) -> None:
@@ -90,6 +91,8 @@ class Episode:
                 samples=int(self.federation.samples[i]),
                 reference_loss=math.log(self.federation.kind.classes),
                 guess_loss=float(self.federation.guess_loss[i]),
+                shared_unit=self._shared,
+                alignment=self.federation.alignment,
             )
             for i, now in enumerate(resources)
         ]
@@ -145,7 +148,9 @@ class Episode:
             losses = np.where(again, repeated_losses, losses)
             outcomes = [Outcome(bool(a), float(loss)) for a, loss in zip(able, losses, strict=True)]
         usable = able & np.isfinite(losses)
-        self.federation.aggregate(local, usable)
+        self._share_units(usable)
+        steps = self.federation.steps(np.array([choice.alpha for choice in choices]))
+        self.federation.aggregate(local, usable, steps)
         executed = np.stack(
             [codec.encode(replace(c, eta=c.eta / unit)) for c, unit in zip(choices, scale, strict=True)]
         )
@@ -158,6 +163,13 @@ class Episode:
         bounds = [limits(s, now, codec) for s, now in zip(before, self.situations, strict=True)]
         shares = [share_of_affordable(c.alpha, s) for c, s in zip(choices, before, strict=True)]
         return Step(choices, np.array(shares, np.float32), states, executed, np.stack(bounds), self.states)
+
+    def _share_units(self, usable: npt.NDArray[np.bool_]) -> None:
+        """What clients know of the unit becomes everyone's: the mean of its logarithms."""
+        weights = self.federation.rows * usable
+        if weights.any():
+            units = np.log([unit.unit for unit in self._units])
+            self._shared = math.exp(np.average(units, weights=weights))
 
     def _train(self, choices: list[Choice], who: npt.NDArray[np.bool_]) -> tuple[Weights, Floats]:
         """The local models of some clients, and their losses; the others keep the global model."""

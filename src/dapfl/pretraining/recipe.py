@@ -63,10 +63,10 @@ class Recipe:
     """Rounds of a federation, in turn."""
     etas: tuple[float, ...] = (0.35, 0.7, 1.4)
     """η at the start of a schedule, in units."""
-    lasts: tuple[float, ...] = (0.1, 0.6)
+    lasts: tuple[float, ...] = (0.3, 1.0)
     """The part of it that is left at the end, along a cosine."""
-    shares: tuple[float, ...] = (0.25, 0.5, 1.0)
-    """The part of the affordable epochs."""
+    alphas: tuple[int, ...] = (2, 5, 12, 30)
+    """The epochs, as far as a client can afford them."""
     prices: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
     """The prices κ for which the best schedules are looked for."""
     softness: float = 0.05
@@ -78,10 +78,10 @@ class Recipe:
     def rules(self, rounds: int) -> list[Rule]:
         """The schedules that are tried in every federation."""
         return [
-            Rule(eta, share, last, rounds)
+            Rule(eta, alpha, last, rounds)
             for eta in self.etas
             for last in self.lasts
-            for share in self.shares
+            for alpha in self.alphas
         ]
 
 

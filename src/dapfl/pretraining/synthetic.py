@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from dapfl.arrays import Floats
 from dapfl.config import ResourceConfig
+from dapfl.federation.global_model.server_step import NormalisedAverage, cosine
 from dapfl.pretraining.perceptron import Activation, Perceptron, Weights, cross_entropy
 from dapfl.randomness import stream
 from dapfl.resources import ResourceProcess, build_resources
@@ -144,7 +145,7 @@ class SyntheticFederation:
             (inputs.shape[1], *kind.hidden, kind.classes), kind.activation, kind.normalised
         )
         self._first = self.network.initial(rng)
-        self.weights = self._first
+        self.reset()
 
     def _hand_out(self, inputs: Floats, labels: Indices, rng: np.random.Generator) -> None:
         """Disjoint local sets, in one array with a row block for each client, padded with zero weight."""
@@ -178,6 +179,8 @@ class SyntheticFederation:
     def reset(self) -> None:
         """Back to W(0)."""
         self.weights = self._first
+        self._change: Floats | None = None  # what the last round changed
+        self.alignment: float | None = None  # of the last two changes
 
     def resources(self, episode: int) -> list[ResourceProcess]:
         """Every client's resources, drawn anew for each episode."""
@@ -198,16 +201,20 @@ class SyntheticFederation:
         share[(batches - 1) * BATCH : count] = 1 / (count - (batches - 1) * BATCH)
         return order.reshape(PERMUTATIONS, batches, BATCH), share.reshape(batches, BATCH)
 
+    def steps(self, alpha: Indices) -> Indices:
+        """τ_i: how many steps α_i epochs are."""
+        return np.array([len(share) for _, share in self._epochs]) * alpha
+
     def train(self, eta: Floats, alpha: Indices, rng: np.random.Generator) -> Weights:
         """Every client's ŵ_i(t): α_i epochs of SGD at η_i from the global model (Eq. 2), 0 epochs allowed."""
-        steps = np.array([len(share) for _, share in self._epochs]) * alpha
+        steps = self.steps(alpha)
+        chosen = [rng.integers(0, PERMUTATIONS, epochs) for epochs in alpha]
         order = np.argsort(-steps, kind="stable")
         rows = np.zeros((self.clients, max(1, int(steps.max())), BATCH), np.int64)
         shares = np.zeros(rows.shape, np.float32)
         for place, client in enumerate(order):
             epochs, share = self._epochs[client]
-            chosen = rng.integers(0, PERMUTATIONS, alpha[client])
-            rows[place, : steps[client]] = epochs[chosen].reshape(-1, BATCH)
+            rows[place, : steps[client]] = epochs[chosen[client]].reshape(-1, BATCH)
             shares[place, : steps[client]] = np.tile(share, (alpha[client], 1)) * eta[client]
         local = [np.repeat(part[None], self.clients, axis=0) for part in self.weights]
         inputs = self.inputs.reshape(-1, self.inputs.shape[2])
@@ -221,11 +228,25 @@ class SyntheticFederation:
         back = np.argsort(order)
         return [part[back] for part in local]
 
-    def aggregate(self, local: Weights, taking_part: npt.NDArray[np.bool_]) -> None:
-        """W(t+1): the mean of the local models, weighted by their samples (Eq. 3); nobody, no change."""
-        if taking_part.any():
-            share = (self.rows * taking_part / np.sum(self.rows * taking_part)).astype(np.float32)
-            self.weights = [np.tensordot(share, part, 1) for part in local]
+    def aggregate(self, local: Weights, taking_part: npt.NDArray[np.bool_], steps: Indices) -> None:
+        """W(t+1) by normalised averaging: changes count alike however many steps made them, weighted by the
+        clients' samples; nobody, no change."""
+        if not taking_part.any():
+            return
+        share = (self.rows * taking_part / np.sum(self.rows * taking_part)).astype(np.float32)
+        mean = float(share @ steps)
+        factors = np.array([NormalisedAverage.factor(mean, int(each)) for each in np.maximum(steps, 1)])
+        share = share * factors.astype(np.float32)
+        before, self.weights = (
+            self.weights,
+            [
+                start + np.tensordot(share, part - start, 1)
+                for start, part in zip(self.weights, local, strict=True)
+            ],
+        )
+        change = np.concatenate([(b - a).ravel() for a, b in zip(before, self.weights, strict=True)])
+        self.alignment = None if self._change is None else cosine(self._change, change)
+        self._change = change
 
     def evaluate(self) -> ClientScores:
         """The global model on every client's own data."""

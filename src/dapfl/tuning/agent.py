@@ -85,13 +85,11 @@ class AgentPolicy(HyperparameterPolicy):
             self.agent.store(self._experience(self._pending, earned, state, situation))
             learned = self.agent.learn(rng)  # Eq. 32
         mean = self.agent.act(state[None])[0]
-        planned = self._explore(mean, rng)
-        plan = self.agent.codec.decode(planned)
+        plan = self.agent.codec.decode(self._explore(mean, rng))
         if self.tries_rates and situation.guessing and situation.round:
             plan = replace(plan, eta=1.0, alpha=max(plan.alpha, PLATEAU_EPOCHS))
-        elif situation.effort < 1 and self.config.space.alpha.pinned is None:
-            most = min(plan.alpha, situation.affordable) if self.config.capped else plan.alpha
-            plan = replace(plan, alpha=max(1, round(situation.effort * most)))
+        elif self.config.space.alpha.pinned is None:
+            plan = replace(plan, alpha=round(situation.effort * plan.alpha))
         choice = decide(replace(plan, eta=plan.eta * self.unit.unit), situation, self.config.capped)
         executed = self._executed(choice, self.unit.unit)
         self._pending = _Pending(situation, choice, state.tolist(), executed.tolist(), self.unit.unit)

@@ -52,7 +52,7 @@ class Situation:
         None  # the mean unit of η of all clients in the round before; None if not known
     )
     alignment: float | None = None  # the cosine between the last two changes of W; None if not known
-    effort: float = 1.0  # the share of the epochs that one would choose which is worth its while
+    effort: float = 1.0  # how many times the epochs that an agent chooses are worth their while
 
     @property
     def plateau_loss(self) -> float | None:
@@ -97,9 +97,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Choice(Hyperparameters):
-    """What a client does in round t. `alpha` is executed; `planned_alpha` is what it was before the cap.
-
-    With an effort below 1, both are that share of the affordable epochs."""
+    """What a client does in round t. `alpha` is executed; `planned_alpha` is what it was before the cap."""
 
     planned_alpha: int = field(kw_only=True)
 

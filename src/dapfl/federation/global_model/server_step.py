@@ -26,8 +26,8 @@ RATE_BITS = 40  # rates are averaged as log2(η) + 40, which is not negative for
 LARGEST_RATE = 64.0  # of such a number: no client can move the mean far
 MOST_RATE_CHANGE = 2.0  # of their mean, from one round to the next: a factor of four
 SKETCH = 8192  # coordinates by which directions and lengths of changes are compared
-FIRST_EFFORT, LEAST_EFFORT = 0.5, 0.1  # of the epochs that clients would choose
-AGREEMENT = 0.1  # of clients' changes, at which the effort stays
+MOST_EFFORT = 4.0  # times the epochs that agents choose
+AGREEMENT = 0.15  # of clients' changes, at which the effort stays
 MOST_EFFORT_CHANGE = 2.0  # from one round to the next
 LENGTH_SCALE = 2.0**28  # of squared lengths as they are told, to steps of 2^-60
 LONGEST = 2.0**63  # of them; weights that move farther cannot be sent
@@ -40,7 +40,7 @@ class Signals:
     `rate` is the unit of η that clients had: their geometric mean, weighted by |D_i|.
     `alignment` is the cosine between the last two changes of the global model. Near 1 the model goes on in
     the same direction, and larger steps would do; below 0 it turns back, and steps were too large.
-    `effort` is the share of the epochs that clients would choose which is worth its while.
+    `effort` is how many times the epochs that agents choose are worth their while.
     """
 
     rate: float | None = None
@@ -105,19 +105,20 @@ class NormalisedAverage(ServerStep):
 
     A client moves W(t) about as far as its number of steps τ_i goes, so the plain average follows those who
     take many. FedNova divides each change by τ_i, and multiplies the mean of that by τ̄, the mean of all τ_i.
-    Nobody knows τ̄ before the round is over, so clients take that of the round before, which is remembered:
-    each contributes W(t) + (τ̄/τ_i)·(ŵ_i(t) - W(t)), and τ_i as one more number, encrypted and averaged with
-    the others. So nobody learns more than τ̄. The unit of its η is another such number, and the squared length
-    of its change a third.
+    Nobody knows τ̄ before the round is over, so clients take τ̄', that of the round before, which is
+    remembered: each contributes W(t) + (τ̄'/τ_i)·(ŵ_i(t) - W(t)), and τ_i as one more number, encrypted and
+    averaged with the others. So nobody learns more than τ̄. The mean change is then multiplied by τ̄/τ̄': a
+    round in which all train less moves the model less. The unit of a client's η is another such number, and
+    the squared length of its change a third.
 
-    The last one tells how far the changes agree (`agreement`). Where they have a direction in common, more
-    local epochs lead farther. Where each client goes its own way, it learns what only its own samples say:
-    more epochs would overfit them. So the effort, a share of the epochs that clients would choose, grows with
-    the root of the agreement and falls with it.
+    The last one tells how far the changes agree (`agreement`). Where each client goes its own way, it learns
+    what only its own samples say, and the few epochs that agents choose are best. Where the changes have a
+    direction in common, more local epochs lead farther. So the effort, a factor of 1 to 4 on these epochs,
+    grows with the root of the agreement and falls with it.
 
-    The factor is bounded: little training is not extrapolated far, and a client that lies about its τ_i does
-    no more than that to others. One that lies about its rate moves the mean by a factor of four a round at
-    most; one that lies about its length can hold the effort at its least. What follows the first `learned`
+    The factors are bounded: little training is not extrapolated far, and a client that lies about its τ_i
+    does no more than that to others. One that lies about its rate moves the mean by a factor of four a round
+    at most; one that lies about its length can hold the effort at its least. What follows the first `learned`
     weights of a model are running statistics, which are averaged as they are.
 
     The memory is τ̄; the mean rate, as log2(η) + 40; the alignment, plus 2; the effort; and a sketch of the
@@ -143,26 +144,30 @@ class NormalisedAverage(ServerStep):
         return np.zeros(4 + len(range(self.learned)[self._sketched]), np.float32)
 
     def contribution(self, current: GlobalModel, local: Vector, steps: int, rate: float) -> Vector:
-        """The change of the learned weights times τ̄/τ_i, within bounds; τ_i; the unit of η; and how long that
-        change is."""
+        """The change of the learned weights times τ̄'/τ_i, within bounds; τ_i; the unit of η; and how long
+        that change is."""
         told = min(max(math.log2(rate) + RATE_BITS, 0.0), LARGEST_RATE) if rate > 0 else 0.0
         numbers = np.append(local, np.array([steps, told, 0], np.float32))
-        factor = np.float32(self.factor(float(current.memory[0]), steps))
-        if factor != 1:
-            start = current.weights[: self.learned]
-            numbers[: self.learned] = start + factor * (local[: self.learned] - start)
+        self._rescale(numbers, current, self.factor(float(current.memory[0]), steps))
         change = numbers[self._sketched] - current.weights[self._sketched]
         numbers[-1] = min(LENGTH_SCALE * squared_length(change), LONGEST)
         return numbers
 
+    def _rescale(self, weights: Vector, current: GlobalModel, factor: float) -> None:
+        """Multiplies the change of the learned weights, in place."""
+        if factor != 1:
+            start = current.weights[: self.learned]
+            weights[: self.learned] = start + np.float32(factor) * (weights[: self.learned] - start)
+
     @staticmethod
-    def factor(mean: float, steps: int) -> float:
-        """τ̄/τ_i within its bounds; 1 where τ̄ is not known.
+    def factor(wanted: float, steps: float) -> float:
+        """How much farther so many steps should have gone, within bounds; 1 where that is not known.
 
         >>> NormalisedAverage.factor(60.0, 40), NormalisedAverage.factor(1e30, 40)
         (1.5, 4.0)
         """
-        return min(max(mean / steps, 1 / MOST_SCALING), MOST_SCALING) if 0 < mean < math.inf else 1.0
+        known = 0 < wanted < math.inf and 0 < steps < math.inf
+        return min(max(wanted / steps, 1 / MOST_SCALING), MOST_SCALING) if known else 1.0
 
     def signals(self, current: GlobalModel) -> Signals:
         """The rate of the round before, how the last two changes are aligned, and the effort."""
@@ -170,23 +175,25 @@ class NormalisedAverage(ServerStep):
         return Signals(
             2.0 ** (rate - RATE_BITS) if rate else None,
             alignment - 2.0 if alignment else None,
-            effort or FIRST_EFFORT,
+            effort or 1.0,
         )
 
     def apply(self, current: GlobalModel, average: Vector, contributors: int) -> tuple[Vector, Vector]:
-        """The average; and what this round tells the next."""
+        """The average, moved as far as this round's steps go; and what this round tells the next."""
         weights, (steps, rate, length) = average[:-3].copy(), average[-3:]
+        change = weights[self._sketched] - current.weights[self._sketched]
+        effort = next_effort(
+            float(current.memory[3]) or 1.0,
+            agreement(squared_length(change), float(length) / LENGTH_SCALE, contributors),
+        )
+        self._rescale(weights, current, self.factor(float(steps), float(current.memory[0])))
+        change = weights[self._sketched] - current.weights[self._sketched]
+        alignment = cosine(current.memory[4:], change)
         before = current.memory[1]
         if before:
             low, high = (np.float32(sign * MOST_RATE_CHANGE) for sign in (-1, 1))
             rate = min(max(rate, before + low), before + high)
         rate = min(max(rate, np.float32(0)), np.float32(LARGEST_RATE))
-        change = weights[self._sketched] - current.weights[self._sketched]
-        alignment = cosine(current.memory[4:], change)
-        effort = next_effort(
-            float(current.memory[3]) or FIRST_EFFORT,
-            agreement(squared_length(change), float(length) / LENGTH_SCALE, contributors),
-        )
         told = np.array([steps, rate, 0.0 if alignment is None else alignment + 2.0, effort], np.float32)
         return weights, np.concatenate([told, change])
 
@@ -210,14 +217,14 @@ def agreement(of_mean: float, mean: float, contributors: int) -> float | None:
 def next_effort(effort: float, agreed: float | None) -> float:
     """The effort of the next round.
 
-    >>> next_effort(0.4, AGREEMENT), next_effort(0.4, 0.0), next_effort(0.4, 0.6)
-    (0.4, 0.2, 0.8)
+    >>> next_effort(2.4, AGREEMENT), next_effort(2.4, 0.0), next_effort(1.2, 0.9)
+    (2.4, 1.2, 2.4)
     """
     if agreed is None:
         return effort
     change = math.sqrt(max(agreed, 0.0) / AGREEMENT)
     change = min(max(change, 1 / MOST_EFFORT_CHANGE), MOST_EFFORT_CHANGE)
-    return min(max(effort * change, LEAST_EFFORT), 1.0)
+    return min(max(effort * change, 1.0), MOST_EFFORT)
 
 
 def squared_length(a: Vector) -> float:
