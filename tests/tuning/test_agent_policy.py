@@ -147,15 +147,13 @@ def test_uncapped_agent_may_plan_over_budget() -> None:
     assert all(choice.alpha == choice.planned_alpha for choice in choices)
 
 
-def test_less_effort_means_fewer_epochs_of_those_that_are_affordable() -> None:
+def test_effort_multiplies_the_epochs_that_are_chosen_up_to_those_that_are_affordable() -> None:
     seen = situation(1, budget=20.0)
-    alphas = []
-    for effort in (1.0, 0.5, 0.2, 0.01):
-        policy = policy_of()
-        alphas.append(policy.choose(replace(seen, effort=effort)).alpha)
-    affordable = min(alphas[0], seen.affordable)
-    assert affordable > 4
-    assert alphas[1:] == [round(0.5 * affordable), round(0.2 * affordable), 1]
+    chosen = policy_of().choose(seen)
+    for effort in (1.2, 1.7, 4.0):
+        choice = policy_of().choose(replace(seen, effort=effort))
+        assert choice.planned_alpha == round(effort * chosen.planned_alpha)
+        assert choice.alpha == min(choice.planned_alpha, seen.affordable)
 
 
 def test_reward_of_a_round_is_known_one_round_later() -> None:
