@@ -54,21 +54,16 @@ def test_a_search_ends_and_never_leaps_whatever_the_losses(losses: list[float], 
 
 
 @pytest.mark.parametrize("best", [0.3 * 10 ** (k / 2) for k in range(-3, 4)])
-def test_it_finds_the_lowest_loss_or_its_larger_neighbour(best: float) -> None:
+def test_it_finds_the_lowest_loss(best: float) -> None:
     search = Search()
     search.go_on(World(valley(best)), 2.3, most=99)
     assert search.next is None
-    steps = round(2 * math.log10(search.found / best))
-    gain, larger = (math.log(2.3 / valley(best)(best * 10 ** (k / 2))) for k in (0, 1))
-    assert steps == (1 if larger >= gain / 2 else 0)
+    assert search.found == pytest.approx(best)
 
 
-def test_the_larger_of_two_rates_is_taken_only_if_it_gains_half_as_much() -> None:
-    for share, expected in ((0.51, math.sqrt(10)), (0.49, 1.0)):
-        search = Search(gains={-1: 0.1, 0: 1.0, 1: share}, promising=True)
-        assert search.found / 0.3 == pytest.approx(expected)
-    nothing_gained = Search(gains={-1: -3.0, 0: -0.2, 1: -0.3}, promising=True)
-    assert nothing_gained.found == pytest.approx(0.3)  # the best of them
+def test_where_nothing_gains_the_best_is_taken_all_the_same() -> None:
+    search = Search(gains={-1: -3.0, 0: -0.2, 1: -0.3}, promising=True)
+    assert search.found == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, 99.0])
