@@ -198,7 +198,7 @@ def test_a_model_of_ordinary_inputs_has_no_buffers_of_ours(tmp_path: Path) -> No
 
 
 def accuracies(factors: tuple[float, ...], folder: Path) -> list[float]:
-    return [float(run(digits(factor), folder / f"{factor}", 20).accuracy or 0) for factor in factors]
+    return [float(run(digits(factor), folder / f"{factor}", 12).accuracy or 0) for factor in factors]
 
 
 def test_inputs_over_six_orders_of_magnitude_end_within_a_point(tmp_path: Path) -> None:
