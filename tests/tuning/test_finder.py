@@ -209,6 +209,14 @@ def test_what_counts_as_overshooting() -> None:
     assert not unit.overshot(SEEN, Outcome(False))
 
 
+def test_what_larger_rates_reach_says_nothing_of_steps_that_are_too_large() -> None:
+    plateau = replace(SEEN, loss=4.1, accuracy=0.02, f1=0.0, guess_loss=3.0)
+    unit = RateUnit()
+    assert unit.prepare(plateau, lambda eta: 4.0 if eta < 0.5 else 3.2) > 1
+    assert unit.unit == 0.3 and unit.trial_loss == 4.0
+    assert not unit.overshot(plateau, Outcome(True, 3.9))
+
+
 def test_training_that_ends_above_an_epoch_of_its_trials_overshot() -> None:
     unit = RateUnit()
     unit.prepare(SEEN, World(valley(0.3)))

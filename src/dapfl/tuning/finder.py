@@ -104,7 +104,7 @@ class RateUnit(msgspec.Struct):
     search: Search = msgspec.field(default_factory=Search)
     stalled: int = 0  # rounds without progress
     last_loss: float = math.inf
-    trial_loss: float = math.inf  # the lowest loss of this round's trials
+    trial_loss: float = math.inf  # the lowest loss of this round's trials at the unit and below
 
     def prepare(self, situation: Situation, trial: Trial) -> int:
         """Looks for the unit if it must; gives the number of epochs that this took.
@@ -128,15 +128,19 @@ class RateUnit(msgspec.Struct):
             # Where most labels are the same, a larger rate always gains: only smaller ones tell something.
             self.search.highest = self.search.start
 
+        losses: dict[float, float] = {}
+
         def noted(rate: float) -> float:
-            loss = trial(rate)
-            self.trial_loss = min(self.trial_loss, loss) if loss >= 0 else self.trial_loss
-            return loss
+            losses[rate] = trial(rate)
+            return losses[rate]
 
         most = min(MOST_TRIALS, int(SHARE * situation.affordable))
         trials = self.search.go_on(noted, situation.loss, most, situation.plateau_loss)
         if trials:
             self.unit = self.search.found
+            # What larger rates have reached says nothing of steps that are too large.
+            reached = [loss for rate, loss in losses.items() if rate <= self.unit and loss >= 0]
+            self.trial_loss = min(reached, default=math.inf)
         return trials
 
     def _notice_stall(self, loss: float) -> None:
