@@ -191,7 +191,7 @@ def test_the_learning_rate_is_the_agents_action_in_the_unit_that_trials_gave() -
     taken = policy.prepare(seen, partial(one_epoch, seen.loss))
     assert 0 < taken <= 6
     unit = policy.unit.unit
-    assert 0.05 < unit < 0.4 and unit != 0.3
+    assert 0.015 < unit < 0.13 and unit != 0.3
     for round_ in range(3):
         choice = policy.choose(situation(round_, budget=60.0))
         position = (float(policy.record.action[0]) + 1) / 2
