@@ -97,6 +97,7 @@ class AgentConfig(_Config, frozen=True, kw_only=True):
     local_reward: NonNegative = 1.0  # weight of ln(loss before / after own training)
     standardise: bool = True  # Eq. 22 by the client's own running mean and deviation
     price: NonNegative = 0.1  # κ, the price of work
+    share: Annotated[float, Meta(gt=0, le=1)] = 0.5  # of the budget that is planned with
     relative: bool = True  # η is chosen in a unit that the client finds by trials
     backoff: Annotated[float, Meta(gt=0, le=1)] = 0.5  # what the unit shrinks by when training overshot
     warm_start: str | None = "packaged"  # "packaged", a file of `dapfl pretrain`, or none

@@ -210,7 +210,9 @@ def test_clients_of_an_episode_find_their_unit_within_their_budgets():
     episode = Episode(federation, CODEC, price=0.1, number=0, rounds=9)
     full = [process.at(0).affordable for process in episode._processes]
     left = [situation.affordable for situation in episode.situations]
-    taken = [before - now for before, now in zip(full, left, strict=True)]
+    whole = [situation.affordable for situation in episode._whole]
+    taken = [before - now for before, now in zip(full, whole, strict=True)]
+    assert all(now <= max(1, 0.5 * of) for now, of in zip(left, whole, strict=True))
     assert episode.trials == sum(taken) > 0
     for before, trials in zip(full, taken, strict=True):
         assert trials <= min(6, before // 2)

@@ -20,7 +20,7 @@ from dapfl.tuning.mdp import price_of_work
 EVERYTHING = AgentConfig(
     hidden=(8, 8), actor_rate=1e-2, critic_rate=1e-2, lambda_rate=0.1, lambda_start=0.5, gamma=0.9, beta=0.1,
     batch=4, steps=3, buffer=6, noise=0.3, noise_decay=0.8, noise_floor=0.1, random_rounds=1, price=0.2,
-    saturation=1e-2, warm_start=None,
+    share=1.0, saturation=1e-2, warm_start=None,
 )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ OTHER_VALUES = {
     "lambda_rate": 0.2, "lambda_start": 0.6, "gamma": 0.5, "beta": 0.5, "batch": 3, "steps": 2, "buffer": 8,
     "noise": 0.4, "noise_decay": 0.7, "noise_floor": 0.2, "random_rounds": 2, "xi": (2.0, 1.0, 1.0),
     "twin": False, "project": False, "constraint": "linear", "tolerance": 0.3, "saturation": 0.1,
-    "local_reward": 2.0, "standardise": False, "price": 0.4, "relative": False, "backoff": 0.1,
+    "local_reward": 2.0, "standardise": False, "price": 0.4, "share": 0.2, "relative": False, "backoff": 0.1,
     "warm_start": "FILE",
 }  # fmt: skip
 
@@ -138,6 +138,32 @@ def test_capped_agent_never_plans_over_budget_and_learns_from_what_was_executed(
         policy.agent.buffer.rows()[:, policy.agent.buffer.edges[1] + 1]
     )
     assert executed.max() == pytest.approx(2, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("budget", "epochs"), [(62.0, 19), (33.5, 9), (11.0, 2), (5.0, 1), (3.6, 1), (3.4, 1)]
+)
+def test_an_agent_plans_with_a_share_of_its_budget_and_with_one_epoch_at_least(
+    budget: float, epochs: int
+) -> None:
+    half = policy_of(msgspec.structs.replace(EVERYTHING, share=0.5))
+    choices = [half.choose(situation(t, budget=budget, effort=9.0)) for t in range(1, 9)]
+    assert max(choice.alpha for choice in choices) == epochs
+
+
+def test_trials_take_a_share_of_the_budget_too_and_repeating_a_round_does_not() -> None:
+    tried: list[float] = []
+    half = policy_of(msgspec.structs.replace(EVERYTHING, share=0.5))
+    seen = situation(0, budget=14.0)  # affords 8 epochs, and 3 with half of it
+
+    def trial(eta: float) -> float:
+        tried.append(eta)
+        return one_epoch(seen.loss, eta)
+
+    assert half.prepare(seen, trial) == len(tried) == 1
+    choice = half.choose(seen.after(1))
+    again = half.retry(seen.after(1 + choice.alpha), choice, Outcome(True, 9.0))
+    assert again is not None and again.alpha == choice.alpha
 
 
 def test_uncapped_agent_may_plan_over_budget() -> None:

@@ -283,37 +283,44 @@ def test_the_shared_unit_takes_the_place_of_ones_own_without_trials() -> None:
     assert unit.unit == 0.02
 
 
-def test_a_client_that_has_not_found_its_unit_yet_goes_on_looking() -> None:
+def test_a_client_that_has_not_found_its_unit_yet_takes_the_shared_one() -> None:
     unit, weak = RateUnit(), replace(SEEN, budget=6.0)
     unit.prepare(weak, World(valley(0.03)))
-    world = World(valley(0.03))
-    while unit.search.next is not None:
-        unit.prepare(replace(weak, round=1, shared_unit=5.0), world)
-    assert world.asked and unit.unit < 0.1
-    unit.prepare(replace(weak, round=2, shared_unit=5.0), pytest.fail)
+    assert unit.search.next is not None
+    unit.prepare(replace(weak, round=1, shared_unit=5.0), pytest.fail)
     assert unit.unit == 5.0
 
 
+def test_without_a_shared_unit_a_client_goes_on_looking() -> None:
+    unit, weak = RateUnit(), replace(SEEN, budget=6.0)
+    world = World(valley(0.03))
+    while unit.search.next is not None:
+        unit.prepare(weak, world)
+    assert world.asked and unit.unit < 0.1
+
+
 @pytest.mark.parametrize(
-    ("alignment", "factor"),
+    ("alignment", "loss", "factor"),
     [
-        (None, 1.0), (1.0, 2.0), (0.925, 2.0**0.5), (0.85, 1.0), (0.4, 1.0), (0.0, 1.0),
-        (-0.25, 0.4**0.5), (-0.5, 0.4), (-1.0, 0.4),
+        (None, 1.0, 1.0), (1.0, 1.0, 2.0), (0.8, 1.0, 2.0**0.5), (1.0, 2.0 * math.exp(-0.05), 2.0**0.5),
+        (0.6, 1.0, 1.0), (0.0, 1.0, 1.0), (-0.25, 1.0, 0.4**0.5), (-0.5, 1.0, 0.4), (-1.0, 1.0, 0.4),
+        (1.0, 2.0, 1.0), (0.5, 2.09, 1.0), (0.5, 2.11, 0.4), (None, 3.0, 0.4), (1.0, math.inf, 0.4),
+        (1.0, math.nan, 0.4),
     ],
 )  # fmt: skip
-def test_the_model_going_straight_on_raises_the_unit_and_turning_back_lowers_it(
-    alignment: float | None, factor: float
+def test_going_fast_straight_on_raises_the_unit_and_turning_back_or_getting_worse_lowers_it(
+    alignment: float | None, loss: float, factor: float
 ) -> None:
-    assert correction(replace(SEEN, round=3, alignment=alignment)) == pytest.approx(factor)
+    seen = replace(SEEN, round=3, loss=loss, alignment=alignment)
+    assert correction(seen, last_loss=2.0) == pytest.approx(factor)
 
 
-@pytest.mark.parametrize(("loss", "unit_then"), [(1.9, 0.2), (2.1, 0.1), (math.inf, 0.1)])
-def test_a_model_that_goes_straight_on_but_not_down_raises_no_unit(loss: float, unit_then: float) -> None:
+def test_a_shared_unit_grows_no_further_than_the_rate_that_won_the_trials() -> None:
     unit = searched()
-    first = replace(SEEN, round=1, loss=2.0, shared_unit=0.1, alignment=0.5)
-    unit.prepare(first, pytest.fail)
-    unit.prepare(replace(first, round=2, loss=loss, alignment=1.0), pytest.fail)
-    assert unit.unit == pytest.approx(unit_then)
+    for t in range(1, 9):
+        seen = replace(SEEN, round=t, rounds=30, loss=0.5**t, alignment=1.0)
+        unit.prepare(replace(seen, shared_unit=unit.unit), pytest.fail)
+    assert unit.unit == pytest.approx(0.3)
 
 
 @given(st.floats(-1, 1), st.integers(0, 30), st.floats(1e-12, 1e6))
@@ -323,5 +330,6 @@ def test_the_unit_follows_by_a_bounded_factor_and_rises_no_more_towards_the_end(
     unit = searched()
     unit.prepare(replace(SEEN, round=round_, shared_unit=shared, alignment=alignment), pytest.fail)
     assert 1e-9 <= unit.unit <= 1e3
-    if 1e-6 < shared < 100:
-        assert 0.399 * shared <= unit.unit <= (2.01 if round_ <= 12 else 1) * shared
+    if shared > 1e-6:
+        factor = 2.01 if round_ <= 12 else 1
+        assert min(0.399 * shared, unit.most) <= unit.unit <= min(factor * shared, unit.most)

@@ -18,7 +18,7 @@ from dapfl.tuning.finder import STEP, RateUnit
 from dapfl.tuning.mdp import History, limits, rich_state, share_of_affordable
 from dapfl.tuning.policy import Choice, Outcome, Situation, decide
 
-BACKOFF = AgentConfig().backoff
+AGENT = AgentConfig()
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,9 @@ class Episode:
         self._start_round()
 
     def _start_round(self) -> None:
-        self.situations = self._look()
+        self._whole = self._look()
         self._find_units()
+        self.situations = [now.within(AGENT.share) for now in self._whole]
         seen = zip(self.situations, self._histories, strict=True)
         self.states = np.stack([rich_state(now, history, self.price, self.codec) for now, history in seen])
 
@@ -111,35 +112,35 @@ class Episode:
                 known[rung] = self.federation.evaluate_local(self.federation.train(rates, once, self._rng))
             return float(known[rung][client])
 
-        for client, (unit, now) in enumerate(zip(self._units, self.situations, strict=True)):
-            taken = unit.prepare(now, partial(trial, client))
-            self.situations[client] = now.after(taken)
+        for client, (unit, now) in enumerate(zip(self._units, self._whole, strict=True)):
+            taken = unit.prepare(now.within(AGENT.share), partial(trial, client))
+            self._whole[client] = now.after(taken)
             self.trials += taken
 
     def step(self, actions: Floats) -> Step:
         """One round with these actions, capped by what each client affords."""
-        codec, before, states = self.codec, self.situations, self.states
+        codec, before, whole, states = self.codec, self.situations, self._whole, self.states
         scale = [unit.unit for unit in self._units]
         plans = [codec.decode(action) for action in actions]
         choices = [
             decide(replace(plan, eta=plan.eta * unit), now, capped=True)
             for plan, unit, now in zip(plans, scale, before, strict=True)
         ]
-        able = np.array([situation.affordable >= 1 for situation in before])
+        able = np.array([situation.affordable >= 1 for situation in whole])
         local, losses = self._train(choices, able)
         outcomes = [Outcome(bool(a), float(loss)) for a, loss in zip(able, losses, strict=True)]
         again = np.array(
             [
                 a and unit.overshot(now, outcome) and now.after(choice.alpha).affordable >= 1
                 for a, unit, now, outcome, choice in zip(
-                    able, self._units, before, outcomes, choices, strict=True
+                    able, self._units, whole, outcomes, choices, strict=True
                 )
             ]
         )
         if again.any():
             for client in np.flatnonzero(again):
-                now, choice = before[client], choices[client]
-                self._units[client].observe(now, outcomes[client], BACKOFF)
+                now, choice = whole[client], choices[client]
+                self._units[client].observe(now, outcomes[client], AGENT.backoff)
                 smaller = replace(choice, eta=RETRY * choice.eta)
                 choices[client] = decide(smaller, now.after(choice.alpha), capped=True)
             repeated, repeated_losses = self._train(choices, again)
@@ -155,7 +156,7 @@ class Episode:
             [codec.encode(replace(c, eta=c.eta / unit)) for c, unit in zip(choices, scale, strict=True)]
         )
         for unit, now, outcome in zip(self._units, before, outcomes, strict=True):
-            unit.observe(now, outcome, BACKOFF)
+            unit.observe(now, outcome, AGENT.backoff)
         self.round += 1
         for i, now in enumerate(self._look()):
             self._histories[i] = self._histories[i].after(before[i], outcomes[i], executed[i], now)

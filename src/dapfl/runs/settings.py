@@ -56,6 +56,7 @@ PAPER_AGENT = AgentConfig(
     local_reward=0.0,
     standardise=False,
     price=0.0,
+    share=1.0,
     relative=False,
     backoff=1.0,
     warm_start=None,

@@ -71,11 +71,11 @@ class AgentPolicy(HyperparameterPolicy):
 
     def prepare(self, situation: Situation, trial: Trial) -> int:
         """Look for the unit of η where it is not known, or training has stalled."""
-        return self.unit.prepare(situation, trial) if self.tries_rates else 0
+        return self.unit.prepare(self._planned(situation), trial) if self.tries_rates else 0
 
     def choose(self, situation: Situation) -> Choice:
         """Reward the last choice, learn, and act (Fig. 2). Every draw depends on seed, client and round."""
-        situation = self._with_reference(situation)
+        situation = self._with_reference(self._planned(situation))
         rng = stream(self.seed, "agent", self.client, situation.round)
         earned, learned = None, None
         if self._pending is not None:
@@ -134,6 +134,10 @@ class AgentPolicy(HyperparameterPolicy):
     def _executed(self, choice: Choice, unit: float) -> Floats:
         """The action that was executed, η in its unit."""
         return self.agent.codec.encode(replace(choice, eta=choice.eta / unit))
+
+    def _planned(self, situation: Situation) -> Situation:
+        """With the part of the budget that is planned with: what is left shortens the round."""
+        return situation.within(self.config.agent.share)
 
     def _with_reference(self, situation: Situation) -> Situation:
         if situation.reference_loss is not None:

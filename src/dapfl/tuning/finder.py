@@ -31,7 +31,8 @@ NOISE = 0.01  # of a gain: a rate that gains this much less than nothing may sti
 STALL_ROUNDS = 5  # without progress, and the unit is looked for again
 STALL = 0.002  # the progress of a round, in e-folds of the loss, that is none
 BACKOFF = 0.5  # what the rate of a `Probe` shrinks by when training overshot
-TURNING, STRAIGHT = 0.0, 0.85  # alignments below which the shared unit falls, and above which it rises
+TURNING, STRAIGHT = 0.0, 0.6  # alignments below which the shared unit falls, and above which it rises
+FAST = 0.1  # e-folds of the loss in a round, from which on it rises as fast as it may
 LEAST, MOST = 0.4, 2.0  # times the unit of the round before
 SETTLED = 0.6  # of a run, after which the unit rises no more
 
@@ -112,16 +113,15 @@ class RateUnit(msgspec.Struct):
     def prepare(self, situation: Situation, trial: Trial) -> int:
         """Looks for the unit if it must; gives the number of epochs that this took.
 
-        A client that can afford few epochs tries few rates, and goes on in the next round.
+        A client that can afford few epochs tries few rates, and goes on in the next round, unless clients
+        share their units.
         """
         self.trial_loss = math.inf
-        if situation.shared_unit is not None and self.search.next is None:
+        if situation.shared_unit is not None:
             # What became of all clients' steps together tells more than trials on the data of one of them.
-            factor = correction(situation)
-            if not situation.loss < self.last_loss:
-                factor = min(factor, 1.0)  # straight on, but not down
+            factor = correction(situation, self.last_loss)
             self.last_loss = situation.loss
-            self.unit = min(max(factor * situation.shared_unit, LOWEST), HIGHEST)
+            self.unit = min(max(factor * situation.shared_unit, LOWEST), self.most)
             return 0
         self._notice_stall(situation.loss)
         if not math.isfinite(situation.loss):
@@ -145,6 +145,15 @@ class RateUnit(msgspec.Struct):
             reached = [loss for rate, loss in losses.items() if rate <= self.unit and loss >= 0]
             self.trial_loss = min(reached, default=math.inf)
         return trials
+
+    @property
+    def most(self) -> float:
+        """What a shared unit may grow to: the rate that won the search, if that has ended.
+
+        No training is shorter than a trial, and so none bears larger steps.
+        """
+        ended = self.search.promising and self.search.next is None
+        return self.search.rate(self.search.best) if ended else HIGHEST
 
     def _notice_stall(self, loss: float) -> None:
         known = 0 < loss < math.inf and 0 < self.last_loss < math.inf
@@ -177,20 +186,23 @@ class RateUnit(msgspec.Struct):
         return not outcome.loss_after <= TOLERANCE * min(situation.loss, self.trial_loss)
 
 
-def correction(situation: Situation) -> float:
-    """What the last two changes of the global model say of the unit that both were made with.
+def correction(situation: Situation, last_loss: float) -> float:
+    """What the last rounds say of the unit that all clients had.
 
     Trials are short-sighted: a client sees neither what the mean of all does with its step, nor more than one
-    epoch ahead. If the model goes on in the same direction, larger steps would have done; if it turns back,
-    they were too large.
+    epoch ahead. If the model goes on in the same direction and gets better fast, larger steps would have done;
+    if it turns back, or is clearly worse on the client's data than before, they were too large.
     """
-    alignment = situation.alignment
+    alignment, loss = situation.alignment, situation.loss
+    if not loss <= TOLERANCE * last_loss:
+        return LEAST
     if alignment is None:
         return 1.0
     if alignment < TURNING:
         return math.pow(LEAST, min(1.0, 2 * (TURNING - alignment)))
-    if alignment > STRAIGHT and situation.round <= SETTLED * situation.rounds:
-        return math.pow(MOST, (alignment - STRAIGHT) / (1 - STRAIGHT))
+    if alignment > STRAIGHT and situation.round <= SETTLED * situation.rounds and 0 < loss < last_loss:
+        fast = min(1.0, math.log(last_loss / loss) / FAST)
+        return math.pow(MOST, fast * (alignment - STRAIGHT) / (1 - STRAIGHT))
     return 1.0
 
 

@@ -85,6 +85,11 @@ class Situation:
         """What is left when so many epochs of the budget have been used."""
         return replace(self, budget=self.budget - epochs * self.epoch_cost)
 
+    def within(self, share: float) -> "Situation":
+        """With a part of the budget only, but enough for one epoch where the whole affords one."""
+        least = min(self.budget, self.cost(1))
+        return replace(self, budget=max(share * self.budget, least))
+
     def cost(self, alpha: float) -> float:
         """What α epochs and two transfers of the model cost (Eq. 19)."""
         return round_cost(alpha, self.epoch_cost, self.transfer_cost)
