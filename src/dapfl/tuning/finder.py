@@ -190,8 +190,8 @@ def correction(situation: Situation, last_loss: float) -> float:
     """What the last rounds say of the unit that all clients had.
 
     Trials are short-sighted: a client sees neither what the mean of all does with its step, nor more than one
-    epoch ahead. If the model goes on in the same direction and gets better fast, larger steps would have done;
-    if it turns back, or is clearly worse on the client's data than before, they were too large.
+    epoch ahead. If the model goes on in the same direction and gets better fast, larger steps would have
+    done; if it turns back, or is clearly worse on the client's data than before, they were too large.
     """
     alignment, loss = situation.alignment, situation.loss
     if not loss <= TOLERANCE * last_loss:
