@@ -1,10 +1,11 @@
-"""Six tasks on which the agent is developed. They appear in no result, and are no built-in tasks.
+"""Ten tasks on which the agent is developed. They appear in no result, and are no built-in tasks.
 
     dapfl compare --task examples/development_tasks.py:pictures --settings dap-fl --seeds 1 --out trial
 
-`motion` and `modules` have clients of their own: `--partition natural`. Pictures, motion and table are made
-up from fixed seeds; digits come with scikit-learn; `modules` is the text of Python's own library, so it
-differs a little from one version of Python to the next.
+`motion` and `modules` have clients of their own: `--partition natural`. Digits come with scikit-learn;
+`modules` is the text of Python's own library, so it differs a little from one version of Python to the next;
+all others are made up from fixed seeds. `patterns_*` and `long_table` have 600 samples for each of 20
+clients, as the built-in tasks have: there an epoch is a large part of a weak client's budget.
 """
 
 import sysconfig
@@ -35,22 +36,43 @@ def owned(owners: Sequence[int], kind: str, tests: int) -> NaturalClients:
     return NaturalClients(names, np.asarray(owners), np.full(tests, -1))
 
 
-def load_pictures() -> Dataset:
-    """16 × 16 in colour: 10 classes of six arrangements of blobs, moved, mirrored, lit differently, noisy."""
-    rng = np.random.default_rng(11)
-    classes, kinds, count = 10, 6, 14_000
-    patterns = rng.normal(size=(classes, kinds, 3, 6, 6)).repeat(2, axis=3).repeat(2, axis=4)
+def patterns(
+    seed: int, colours: int, kinds: int, reach: int, strength: float, noise: float, altered: bool, count: int
+) -> Dataset:
+    """16 × 16: 10 classes of some arrangements of blobs, moved by up to `reach`, noisy; 12,000 for training.
+    If `altered`, mirrored and lit differently as well."""
+    rng = np.random.default_rng(seed)
+    classes = 10
+    blobs = rng.normal(size=(classes, kinds, colours, 6, 6)).repeat(2, axis=3).repeat(2, axis=4)
     labels, kind = rng.integers(0, classes, count), rng.integers(0, kinds, count)
-    noise = rng.normal(size=(count, 3, 16, 16)).astype(np.float32)
-    images = rng.normal(size=(count, 3, 4, 4)).repeat(4, axis=2).repeat(4, axis=3)
-    places, mirrored = rng.integers(0, 5, (count, 2)), rng.random(count) < 0.5
+    grain = rng.normal(size=(count, colours, 16, 16)).astype(np.float32)
+    images = rng.normal(size=(count, colours, 4, 4)).repeat(4, axis=2).repeat(4, axis=3)
+    places = 2 + rng.integers(-reach, reach + 1, (count, 2))
+    mirrored = rng.random(count) < (0.5 if altered else 0)
     for image, label, number, (x, y), mirror in zip(images, labels, kind, places, mirrored, strict=True):
-        pattern = patterns[label, number]
-        image[:, x : x + 12, y : y + 12] += 0.9 * (pattern[:, :, ::-1] if mirror else pattern)
-        image *= rng.uniform(0.6, 1.4)
-    images = images.astype(np.float32) + np.float32(0.7) * noise
+        pattern = blobs[label, number]
+        image[:, x : x + 12, y : y + 12] += strength * (pattern[:, :, ::-1] if mirror else pattern)
+        if altered:
+            image *= rng.uniform(0.6, 1.4)
+    images = images.astype(np.float32) + np.float32(noise) * grain
     images = (images - images.mean()) / images.std()
-    return Dataset(images[:12_000], labels[:12_000], images[12_000:], labels[12_000:], classes=classes)
+    train = 12_000
+    return Dataset(images[:train], labels[:train], images[train:], labels[train:], classes=classes)
+
+
+def load_pictures() -> Dataset:
+    """In colour, hard."""
+    return patterns(11, 3, 6, 2, strength=0.9, noise=0.7, altered=True, count=14_000)
+
+
+def load_faint_patterns() -> Dataset:
+    """Faint: easily learned by heart."""
+    return patterns(21, 1, 2, 1, strength=0.9, noise=1.0, altered=False, count=16_000)
+
+
+def load_clear_patterns() -> Dataset:
+    """Clear."""
+    return patterns(22, 1, 3, 2, strength=1.1, noise=0.7, altered=False, count=16_000)
 
 
 def load_digits_as_images() -> Dataset:
@@ -126,6 +148,16 @@ def load_table() -> Dataset:
     return Dataset(rows[:2_000], labels[:2_000], rows[2_000:], labels[2_000:], classes=4)
 
 
+def load_long_table() -> Dataset:
+    """Many rows of noisy labels."""
+    rng = np.random.default_rng(29)
+    hidden = rng.normal(size=(16_000, 12))
+    rows = (hidden @ rng.normal(size=(12, 60)) + rng.normal(size=(16_000, 60))).astype(np.float32)
+    scores = np.tanh(hidden @ rng.normal(size=(12, 16))) @ rng.normal(size=(16, 5))
+    labels = (scores + 0.5 * rng.gumbel(size=(16_000, 5))).argmax(1)
+    return Dataset(rows[:12_000], labels[:12_000], rows[12_000:], labels[12_000:], classes=5)
+
+
 def convolutions(colours: int, side: int) -> nn.Module:
     """Three convolutions with group normalisation."""
     layers: list[nn.Module] = []
@@ -140,6 +172,14 @@ def dense(*widths: int, activation: type[nn.Module]) -> nn.Module:
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), activation()]
     return nn.Sequential(*layers[:-1])
+
+
+def plain_convolutions() -> nn.Module:
+    """Two convolutions without normalisation, for 16 × 16."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10),
+    )  # fmt: skip
 
 
 def convolutions_over_time() -> nn.Module:
@@ -171,3 +211,13 @@ deep = Task("deep", lambda: dense(64, 64, 64, 64, 64, 10, activation=nn.Tanh), l
 motion = Task("motion", convolutions_over_time, load_motion)
 modules = Task("modules", Letters, load_modules)
 table = Task("table", lambda: dense(60, 64, 64, 4, activation=nn.ReLU), load_table)
+patterns_linear = Task(
+    "patterns_linear", lambda: nn.Sequential(nn.Flatten(), nn.Linear(256, 10)), load_faint_patterns
+)
+patterns_dense = Task(
+    "patterns_dense",
+    lambda: nn.Sequential(nn.Flatten(), dense(256, 64, 10, activation=nn.ReLU)),
+    load_clear_patterns,
+)
+patterns_convolutions = Task("patterns_convolutions", plain_convolutions, load_clear_patterns)
+long_table = Task("long_table", lambda: dense(60, 64, 5, activation=nn.ReLU), load_long_table)
