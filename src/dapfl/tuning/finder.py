@@ -32,7 +32,7 @@ STALL_ROUNDS = 5  # without progress, and the unit is looked for again
 STALL = 0.002  # the progress of a round, in e-folds of the loss, that is none
 BACKOFF = 0.5  # what the rate of a `Probe` shrinks by when training overshot
 TURNING, STRAIGHT = 0.0, 0.6  # alignments below which the shared unit falls, and above which it rises
-FAST = 0.1  # e-folds of the loss in a round, from which on it rises as fast as it may
+FAST = 0.03  # e-folds of the loss in a round, from which on it rises as fast as it may
 LEAST, MOST = 0.4, 2.0  # times the unit of the round before
 SETTLED = 0.6  # of a run, after which the unit rises no more
 
