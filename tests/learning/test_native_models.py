@@ -13,6 +13,13 @@ from dapfl.learning import models
 from dapfl.learning.models import CNN, Logistic, NativeCNN, NativeLogistic
 
 pytestmark = pytest.mark.skipif(models.native is None, reason="dapfl was built without a C compiler")
+ALL_LANES = models.native.lanes() if models.native else [0]
+
+
+@pytest.fixture(autouse=True, params=ALL_LANES)
+def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test is of all kernels that this CPU can run."""
+    monkeypatch.setattr(models._Native, "lanes", request.param)
 
 
 def batch(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -25,7 +32,7 @@ def step(model: Any, images: torch.Tensor, labels: torch.Tensor, eta: float) -> 
     )
 
 
-@pytest.mark.parametrize("samples", [1, 2, 7, 8, 9, 32, 33])
+@pytest.mark.parametrize("samples", [1, 2, 7, 8, 9, 15, 16, 17, 32, 33])
 @pytest.mark.parametrize("kinds", [(NativeCNN, CNN), (NativeLogistic, Logistic)])
 def test_a_step_is_that_of_autograd(kinds: tuple[Any, Any], samples: int) -> None:
     torch.manual_seed(samples)
@@ -39,7 +46,7 @@ def test_a_step_is_that_of_autograd(kinds: tuple[Any, Any], samples: int) -> Non
         torch.testing.assert_close(ours, reference - 0.3 * reference.grad, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("samples", [1, 2, 8, 13, 256])
+@pytest.mark.parametrize("samples", [1, 2, 8, 13, 16, 21, 256])
 @pytest.mark.parametrize(("kind", "reference"), [(NativeCNN, CNN), (NativeLogistic, Logistic)])
 def test_scores_are_those_of_torch(kind: Any, reference: Any, samples: int) -> None:
     torch.manual_seed(samples)
@@ -98,6 +105,7 @@ def test_it_learns(kind: Any) -> None:
 def good_arguments(kind: Any) -> dict[str, Any]:
     images, labels = batch(3)
     return {
+        "lanes": kind.lanes,
         "weights": kind()._arrays(),
         "images": images.numpy(),
         "labels": labels.numpy(),
@@ -111,6 +119,10 @@ def good_arguments(kind: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"lanes": 0},
+        {"lanes": 7},
+        {"lanes": -16},
+        {"lanes": "eight"},
         {"weights": ()},
         {"weights": [1, 2]},
         {"weights": tuple(np.zeros(11, np.float32) for _ in range(8))},
@@ -154,7 +166,7 @@ def test_a_wrong_place_for_scores_is_refused(kind: Any, out: Any) -> None:
     name = "cnn" if kind is NativeCNN else "logistic"
     good = good_arguments(kind)
     with pytest.raises((TypeError, ValueError, BufferError)):
-        getattr(models.native, f"{name}_scores")(good["weights"], good["images"], out)
+        getattr(models.native, f"{name}_scores")(good["lanes"], good["weights"], good["images"], out)
 
 
 @pytest.mark.parametrize("kind", [NativeCNN, NativeLogistic])
@@ -175,9 +187,13 @@ def test_read_only_weights_are_refused() -> None:
         models.native.cnn_epoch(*arguments.values())
 
 
+def test_the_kernels_with_the_widest_vectors_come_first() -> None:
+    assert sorted(ALL_LANES, reverse=True) == ALL_LANES
+
+
 def test_these_are_all_functions() -> None:
     found = {name for name, value in vars(models.native).items() if callable(value) and name[:2] != "__"}
-    assert found == {"cnn_epoch", "cnn_scores", "logistic_epoch", "logistic_scores", "usable"}
+    assert found == {"cnn_epoch", "cnn_scores", "logistic_epoch", "logistic_scores", "lanes"}
 
 
 @pytest.mark.parametrize("kind", [NativeCNN, NativeLogistic])
@@ -194,7 +210,7 @@ def test_senseless_labels_weights_and_pixels_stay_within_their_arrays(kind: Any)
         weights = tuple(part.copy() for part in good["weights"])
         if count % 4 == 3:
             weights[0].fill(np.nan)
-        epoch(weights, images, labels, order, lengths, (0.1, np.nan, np.inf, -1e300)[count % 4])
+        epoch(kind.lanes, weights, images, labels, order, lengths, (0.1, np.nan, np.inf, -1e300)[count % 4])
         frame = np.full((count + 2, 10), 7.0, np.float32)
-        scores(weights, images, frame[1:-1])
+        scores(kind.lanes, weights, images, frame[1:-1])
         assert (frame[0] == 7).all() and (frame[-1] == 7).all()

@@ -20,7 +20,7 @@ from dapfl.hyperparameters import Hyperparameters
 native: ModuleType | None
 try:
     kernels = import_module("dapfl.learning._native")
-    native = kernels if kernels.usable() else None
+    native = kernels if kernels.lanes() else None
 except ImportError:
     native = None
 
@@ -29,6 +29,7 @@ class _Native(nn.Module):
     """A mixin: the model that follows it among the bases trains and scores by the kernels of native/."""
 
     kernel: str
+    lanes: int = native.lanes()[0] if native else 0  # of the vectors, as many as this CPU has
 
     def __init__(self) -> None:
         super().__init__()  # without arguments: the kernels know no other size
@@ -41,7 +42,8 @@ class _Native(nn.Module):
             logits: Tensor = super().forward(images)
             return logits
         logits = torch.empty(len(images), 10)
-        getattr(native, f"{self.kernel}_scores")(self._arrays(), images.contiguous().numpy(), logits.numpy())
+        score = getattr(native, f"{self.kernel}_scores")
+        score(self.lanes, self._arrays(), images.contiguous().numpy(), logits.numpy())
         return logits
 
     def cross_entropy_epoch(
@@ -54,7 +56,8 @@ class _Native(nn.Module):
     ) -> None:
         """A step of SGD on each batch, in place."""
         samples = images.contiguous().numpy(), labels.numpy(), order.numpy()
-        getattr(native, f"{self.kernel}_epoch")(self._arrays(), *samples, lengths, hyperparameters.eta)
+        epoch = getattr(native, f"{self.kernel}_epoch")
+        epoch(self.lanes, self._arrays(), *samples, lengths, hyperparameters.eta)
 
     def _arrays(self) -> tuple[NDArray[Any], ...]:
         """The weights as they lie in memory: a convolution's channels are its last axis there."""
@@ -94,7 +97,7 @@ class Logistic(nn.Module):
 
 
 class NativeLogistic(_Native, Logistic):
-    """The same model, 784 → 10, trained and scored by native/logistic.c in a fraction of torch's time."""
+    """The same model, 784 → 10, trained and scored by native/logistic.h in a fraction of torch's time."""
 
     kernel = "logistic"
 
@@ -123,7 +126,7 @@ class CNN(nn.Module):
 
 
 class NativeCNN(_Native, CNN):
-    """The same model, trained and scored by native/cnn.c in about a third of torch's time."""
+    """The same model, trained and scored by native/cnn.h in a fraction of torch's time."""
 
     kernel = "cnn"
 

@@ -6,15 +6,17 @@
 
 enum { MOST_WEIGHTS = 8, MOST_SAMPLES = 1 << 20 };
 
+/* The fastest first. */
+static const kernels *const KERNELS[] = {&dapfl_sixteen, &dapfl_eight};
+enum { KINDS = sizeof KERNELS / sizeof *KERNELS };
+
 typedef struct {
     int parts;
     Py_ssize_t sizes[MOST_WEIGHTS];  /* of the parts, in numbers */
-    Step *step;
-    Scores *scores;
 } Model;
 
-static const Model CNN = {8, {250, 10, 5000, 20, 16000, 50, 500, 10}, cnn_step, cnn_scores};
-static const Model LOGISTIC = {2, {CLASSES * PIXELS, CLASSES}, logistic_step, logistic_scores};
+static const Model CNN = {8, {250, 10, 5000, 20, 16000, 50, 500, 10}};
+static const Model LOGISTIC = {2, {CLASSES * PIXELS, CLASSES}};
 
 typedef struct {
     Py_buffer held[MOST_WEIGHTS + 3];
@@ -91,16 +93,28 @@ static const int64_t *acquire_rows(Arguments *a, PyObject *order, PyObject *leng
     return NULL;
 }
 
+/* The kernels with vectors of so many lanes, if this CPU can run them. */
+static const kernels *with_lanes(int lanes) {
+    for (int i = 0; i < KINDS; i++)
+        if (KERNELS[i]->lanes == lanes && KERNELS[i]->usable()) return KERNELS[i];
+    PyErr_Format(PyExc_ValueError, "no kernels with %d lanes here", lanes);
+    return NULL;
+}
+
 static PyObject *epoch(const Model *model, PyObject *args) {
     PyObject *weights, *images, *labels, *order, *lengths;
     double eta;
+    int lanes;
     Arguments a;
-    if (!PyArg_ParseTuple(args, "OOOOOd", &weights, &images, &labels, &order, &lengths, &eta)) return NULL;
+    if (!PyArg_ParseTuple(args, "iOOOOOd", &lanes, &weights, &images, &labels, &order, &lengths, &eta)) return NULL;
+    const kernels *k = with_lanes(lanes);
+    if (!k) return NULL;
+    Step *step = model == &CNN ? k->cnn_step : k->logistic_step;
     if (acquire(&a, model, weights, images, labels, sizeof(int64_t), 0)) return NULL;
     const int64_t *rows = acquire_rows(&a, order, lengths);
     for (Py_ssize_t i = 0; rows && i < PyList_GET_SIZE(lengths); i++) {
         int count = (int)PyLong_AsSsize_t(PyList_GET_ITEM(lengths, i));
-        if (model->step(a.weights, a.images, a.other, rows, count, (float)eta)) {
+        if (step(a.weights, a.images, a.other, rows, count, (float)eta)) {
             PyErr_NoMemory();
             break;
         }
@@ -113,11 +127,15 @@ static PyObject *epoch(const Model *model, PyObject *args) {
 
 static PyObject *scores(const Model *model, PyObject *args) {
     PyObject *weights, *images, *out;
+    int lanes;
     Arguments a;
-    if (!PyArg_ParseTuple(args, "OOO", &weights, &images, &out)) return NULL;
+    if (!PyArg_ParseTuple(args, "iOOO", &lanes, &weights, &images, &out)) return NULL;
+    const kernels *k = with_lanes(lanes);
+    if (!k) return NULL;
+    Scores *score = model == &CNN ? k->cnn_scores : k->logistic_scores;
     if (acquire(&a, model, weights, images, out, sizeof(float) * CLASSES, 1)) return NULL;
     Py_BEGIN_ALLOW_THREADS
-    model->scores(a.weights, a.images, (int)a.samples, a.other);
+    score(a.weights, a.images, (int)a.samples, a.other);
     Py_END_ALLOW_THREADS
     release(&a);
     Py_RETURN_NONE;
@@ -128,19 +146,26 @@ static PyObject *cnn_logits(PyObject *self, PyObject *args) { return (void)self,
 static PyObject *logistic_epoch(PyObject *self, PyObject *args) { return (void)self, epoch(&LOGISTIC, args); }
 static PyObject *logistic_logits(PyObject *self, PyObject *args) { return (void)self, scores(&LOGISTIC, args); }
 
-static PyObject *usable(PyObject *self, PyObject *none) {
+static PyObject *lanes(PyObject *self, PyObject *none) {
     (void)self, (void)none;
-    return PyBool_FromLong(KERNELS_USABLE);
+    PyObject *found = PyList_New(0);
+    for (int i = 0; found && i < KINDS; i++) {
+        if (!KERNELS[i]->usable()) continue;
+        PyObject *lanes = PyLong_FromLong(KERNELS[i]->lanes);
+        if (!lanes || PyList_Append(found, lanes)) Py_CLEAR(found);
+        Py_XDECREF(lanes);
+    }
+    return found;
 }
 
-#define EPOCH "(weights, images, labels, order, lengths, eta): a step of SGD on each batch of the order, in place."
-#define LOGITS "(weights, images, out): logits into out."
+#define EPOCH "(lanes, weights, images, labels, order, lengths, eta): a step of SGD on each batch of the order, in place."
+#define LOGITS "(lanes, weights, images, out): logits into out."
 static PyMethodDef methods[] = {
     {"cnn_epoch", cnn_epoch, METH_VARARGS, "cnn_epoch" EPOCH},
     {"cnn_scores", cnn_logits, METH_VARARGS, "cnn_scores" LOGITS},
     {"logistic_epoch", logistic_epoch, METH_VARARGS, "logistic_epoch" EPOCH},
     {"logistic_scores", logistic_logits, METH_VARARGS, "logistic_scores" LOGITS},
-    {"usable", usable, METH_NOARGS, "Whether this CPU has the instructions used."},
+    {"lanes", lanes, METH_NOARGS, "The numbers of lanes of the vectors that this CPU can compute with, the fastest first."},
     {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", NULL, -1, methods, NULL, NULL, NULL, NULL};

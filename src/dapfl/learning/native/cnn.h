@@ -1,16 +1,18 @@
 /* One step of SGD, and scoring, for the CNN of the paper's experiments (dapfl.learning.models.CNN).
  *
  * Convolutions with 1, 10 and 20 channels leave a general library's vectors half empty. Here a vector holds the
- * same number of eight samples, so every layer fills its lanes whatever its shape, pooling and ReLU need no
- * shuffles, and a convolution and the pooling above it are one loop. Samples are taken in blocks of eight; the
+ * same number of LANES samples, so every layer fills its lanes whatever its shape, pooling and ReLU need no
+ * shuffles, and a convolution and the pooling above it are one loop. Samples are taken in blocks of LANES; the
  * last block of a batch is filled up with blank samples whose gradient is zero.
  *
  * Arrays of vectors are laid out row, column, channel, as torch's channels_last lays out weights.
+ *
+ * Before including this file one defines LANES, and how many channels are computed abreast: enough sums in
+ * flight to hide the latency of a product, and as few as registers hold.
+ *   ABREAST  output channels of a convolution, times four pixels or five taps
+ *   INWARD   input channels of the second convolution, times two pixels
  */
-#include "models.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "vectors.h"
 
 /* Convolutions have their channels last. */
 typedef struct {
@@ -28,7 +30,7 @@ enum {
     W2 = C2 * TAPS * C1
 };
 
-/* What one block of eight samples leaves behind on its way up, and what comes back down. */
+/* What one block of samples leaves behind on its way up, and what comes back down. */
 typedef struct {
     vec x[SIDE][SIDE];
     vec h1[P1][P1][C1], h2[FLAT], h3[HIDDEN], out[CLASSES];
@@ -70,53 +72,44 @@ static void load_lane(Block *b, int lane, const float *image) {
     for (int i = 0; i < PIXELS; i++) ((float *)b->x)[i * LANES + lane] = image ? image[i] : 0.0f;
 }
 
-/* Two channels at four pixels at a time: eight sums are in flight, as many as hide the latency of a product. */
+/* A pooled pixel is made of four: they share the weights. */
 static void first_layer(Block *b, const Weights *w) {
     for (int y = 0; y < P1; y++)
         for (int x = 0; x < P1; x++)
-            for (int c = 0; c < C1; c += 2) {
-                vec sum[2][4];
-                for (int i = 0; i < 4; i++) {
-                    sum[0][i] = (vec){0} + w->bias1[c];
-                    sum[1][i] = (vec){0} + w->bias1[c + 1];
-                }
+            for (int c = 0; c < C1; c += ABREAST) {
+                vec sum[ABREAST][4];
+                for (int j = 0; j < ABREAST; j++)
+                    for (int i = 0; i < 4; i++) sum[j][i] = (vec){0} + w->bias1[c + j];
                 for (int ky = 0; ky < K; ky++)
                     for (int kx = 0; kx < K; kx++) {
-                        float left = w->conv1[c * TAPS + ky * K + kx];
-                        float right = w->conv1[(c + 1) * TAPS + ky * K + kx];
-                        for (int i = 0; i < 4; i++) {
-                            vec in = b->x[2 * y + (i >> 1) + ky][2 * x + (i & 1) + kx];
-                            sum[0][i] += left * in;
-                            sum[1][i] += right * in;
-                        }
+                        vec in[4];
+                        for (int i = 0; i < 4; i++) in[i] = b->x[2 * y + (i >> 1) + ky][2 * x + (i & 1) + kx];
+                        for (int j = 0; j < ABREAST; j++)
+                            for (int i = 0; i < 4; i++) sum[j][i] += w->conv1[(c + j) * TAPS + ky * K + kx] * in[i];
                     }
-                b->h1[y][x][c] = pool(sum[0], &b->arg1[y][x][c]);
-                b->h1[y][x][c + 1] = pool(sum[1], &b->arg1[y][x][c + 1]);
+                for (int j = 0; j < ABREAST; j++) b->h1[y][x][c + j] = pool(sum[j], &b->arg1[y][x][c + j]);
             }
 }
 
 static void second_layer(Block *b, const Weights *w) {
     for (int y = 0; y < P2; y++)
         for (int x = 0; x < P2; x++)
-            for (int c = 0; c < C2; c += 2) {
-                vec sum[2][4];
-                for (int i = 0; i < 4; i++) {
-                    sum[0][i] = (vec){0} + w->bias2[c];
-                    sum[1][i] = (vec){0} + w->bias2[c + 1];
-                }
+            for (int c = 0; c < C2; c += ABREAST) {
+                vec sum[ABREAST][4];
+                for (int j = 0; j < ABREAST; j++)
+                    for (int i = 0; i < 4; i++) sum[j][i] = (vec){0} + w->bias2[c + j];
                 for (int ky = 0; ky < K; ky++) {
-                    const float *left = w->conv2 + (c * TAPS + ky * K) * C1, *right = left + TAPS * C1;
+                    const float *taps = w->conv2 + (c * TAPS + ky * K) * C1;
                     const vec *in[4];
                     for (int i = 0; i < 4; i++) in[i] = b->h1[2 * y + (i >> 1) + ky][2 * x + (i & 1)];
                     for (int t = 0; t < K * C1; t++)
-                        for (int i = 0; i < 4; i++) {
-                            sum[0][i] += left[t] * in[i][t];
-                            sum[1][i] += right[t] * in[i][t];
-                        }
+                        for (int j = 0; j < ABREAST; j++)
+                            for (int i = 0; i < 4; i++) sum[j][i] += taps[j * TAPS * C1 + t] * in[i][t];
                 }
-                int place = (c * P2 + y) * P2 + x, next = place + P2 * P2;
-                b->h2[place] = pool(sum[0], &b->arg2[place]);
-                b->h2[next] = pool(sum[1], &b->arg2[next]);
+                for (int j = 0; j < ABREAST; j++) {
+                    int place = ((c + j) * P2 + y) * P2 + x;
+                    b->h2[place] = pool(sum[j], &b->arg2[place]);
+                }
             }
 }
 
@@ -177,23 +170,18 @@ static void backward_second(Block *b, Sums *g) {
                 for (int32_t i = 0; i < 4; i++)
                     b->dy2[2 * y + (i >> 1)][1 + 2 * x + (i & 1)][c] = pick(b->arg2[place] == i, d, zero);
             }
-    for (int c = 0; c < C2; c += 2)
+    for (int c = 0; c < C2; c += ABREAST)
         for (int ky = 0; ky < K; ky++)
             for (int t = 0; t < K * C1; t += 5) {
-                vec left[5] = {{0}}, right[5] = {{0}};
+                vec sum[ABREAST][5] = {{{0}}};
                 for (int y = 0; y < S2; y++)
                     for (int x = 0; x < S2; x++) {
                         const vec *in = &b->h1[y + ky][x][0] + t, *d = &b->dy2[y][1 + x][c];
-                        for (int i = 0; i < 5; i++) {
-                            left[i] += d[0] * in[i];
-                            right[i] += d[1] * in[i];
-                        }
+                        for (int j = 0; j < ABREAST; j++)
+                            for (int i = 0; i < 5; i++) sum[j][i] += d[j] * in[i];
                     }
-                vec *sum = g->conv2 + (c * TAPS + ky * K) * C1 + t;
-                for (int i = 0; i < 5; i++) {
-                    sum[i] += left[i];
-                    sum[TAPS * C1 + i] += right[i];
-                }
+                for (int j = 0; j < ABREAST; j++)
+                    for (int i = 0; i < 5; i++) g->conv2[((c + j) * TAPS + ky * K) * C1 + t + i] += sum[j][i];
             }
 }
 
@@ -202,42 +190,37 @@ static void backward_first(Block *b, Sums *g) {
     vec zero = {0};
     for (int y = 0; y < P1; y++)
         for (int x = 0; x < P1; x += 2)
-            for (int c = 0; c < C1; c += 5) {
-                vec left[5] = {{0}}, right[5] = {{0}};
+            for (int c = 0; c < C1; c += INWARD) {
+                vec sum[2][INWARD] = {{{0}}};
                 for (int ky = y < S2 ? 0 : y - S2 + 1; ky < K && ky <= y; ky++)
                     for (int kx = x < S2 ? 0 : x - S2 + 1; kx < K && kx <= x + 1; kx++) {
                         const vec *d = b->dy2[y - ky][1 + x - kx];
                         const float(*w)[C1] = g->taps_first[ky * K + kx];
                         for (int o = 0; o < C2; o++)
-                            for (int i = 0; i < 5; i++) {
-                                left[i] += w[o][c + i] * d[o];
-                                right[i] += w[o][c + i] * d[C2 + o];
+                            for (int i = 0; i < INWARD; i++) {
+                                sum[0][i] += w[o][c + i] * d[o];
+                                sum[1][i] += w[o][c + i] * d[C2 + o];
                             }
                     }
                 for (int side = 0; side < 2; side++)
-                    for (int i = 0; i < 5; i++) {
+                    for (int i = 0; i < INWARD; i++) {
                         vec h = b->h1[y][x + side][c + i];
-                        vec d = pick(h > zero, side ? right[i] : left[i], zero);
+                        vec d = pick(h > zero, sum[side][i], zero);
                         g->bias1[c + i] += d;
                         for (int32_t p = 0; p < 4; p++)
                             b->dy1[c + i][2 * y + (p >> 1)][2 * (x + side) + (p & 1)] =
                                 pick(b->arg1[y][x + side][c + i] == p, d, zero);
                     }
             }
-    for (int c = 0; c < C1; c += 2)
+    for (int c = 0; c < C1; c += ABREAST)
         for (int ky = 0; ky < K; ky++) {
-            vec left[K] = {{0}}, right[K] = {{0}};
+            vec sum[ABREAST][K] = {{{0}}};
             for (int y = 0; y < S1; y++)
                 for (int x = 0; x < S1; x++)
-                    for (int i = 0; i < K; i++) {
-                        left[i] += b->dy1[c][y][x] * b->x[y + ky][x + i];
-                        right[i] += b->dy1[c + 1][y][x] * b->x[y + ky][x + i];
-                    }
-            vec *sum = g->conv1 + c * TAPS + ky * K;
-            for (int i = 0; i < K; i++) {
-                sum[i] += left[i];
-                sum[TAPS + i] += right[i];
-            }
+                    for (int j = 0; j < ABREAST; j++)
+                        for (int i = 0; i < K; i++) sum[j][i] += b->dy1[c + j][y][x] * b->x[y + ky][x + i];
+            for (int j = 0; j < ABREAST; j++)
+                for (int i = 0; i < K; i++) g->conv1[(c + j) * TAPS + ky * K + i] += sum[j][i];
         }
 }
 
@@ -260,7 +243,7 @@ static void unpack(float *rows, const vec *lanes, int width, int samples) {
 
 static Weights weights_of(Arrays w) { return (Weights){w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]}; }
 
-int cnn_step(Arrays weights, const float *images, const int64_t *labels, const int64_t *rows, int samples, float eta) {
+static int cnn_step(Arrays weights, const float *images, const int64_t *labels, const int64_t *rows, int samples, float eta) {
     enum { KEPT = FLAT + 2 * HIDDEN + CLASSES };
     const Weights named = weights_of(weights), *w = &named;
     Block *b = &block;
@@ -297,7 +280,7 @@ int cnn_step(Arrays weights, const float *images, const int64_t *labels, const i
     return 0;
 }
 
-void cnn_scores(Arrays weights, const float *images, int samples, float *out) {
+static void cnn_scores(Arrays weights, const float *images, int samples, float *out) {
     const Weights w = weights_of(weights);
     Block *b = &block;
     for (int first = 0; first < samples; first += LANES) {

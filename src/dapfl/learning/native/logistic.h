@@ -2,22 +2,19 @@
  *
  * The matrices are so narrow that calling a library takes longer than the arithmetic. Vectors run along the pixels.
  */
-#include "models.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "vectors.h"
 
 typedef struct {
     float *weight, *bias;  /* [10][784], [10] */
-} Weights;
+} Plane;
 
 enum { STEPS = PIXELS / LANES, HALF = CLASSES / 2 };
 
-/* Images and weights lie where torch puts them: not always at a multiple of 32 bytes. */
+/* Images and weights lie where torch puts them: not always at a multiple of a vector. */
 typedef float row __attribute__((vector_size(4 * LANES), aligned(4)));
 
 /* The logits of two images: they share the weights that are read, five classes at a time. */
-static void score_two(const Weights *w, const float *left, const float *right, float out[2][CLASSES]) {
+static void score_two(const Plane *w, const float *left, const float *right, float out[2][CLASSES]) {
     for (int first = 0; first < CLASSES; first += HALF) {
         vec a[HALF] = {{0}}, b[HALF] = {{0}};
         for (int i = 0; i < STEPS; i++) {
@@ -35,8 +32,8 @@ static void score_two(const Weights *w, const float *left, const float *right, f
     }
 }
 
-void logistic_scores(Arrays weights, const float *images, int samples, float *out) {
-    const Weights w = {weights[0], weights[1]};
+static void logistic_scores(Arrays weights, const float *images, int samples, float *out) {
+    const Plane w = {weights[0], weights[1]};
     for (int s = 0; s < samples; s += 2) {
         float two[2][CLASSES];
         int pair = s + 1 < samples; /* a last image without a neighbour is its own */
@@ -45,9 +42,9 @@ void logistic_scores(Arrays weights, const float *images, int samples, float *ou
     }
 }
 
-int logistic_step(Arrays weights, const float *images, const int64_t *labels, const int64_t *rows, int count,
+static int logistic_step(Arrays weights, const float *images, const int64_t *labels, const int64_t *rows, int count,
                   float eta) {
-    const Weights w = {weights[0], weights[1]};
+    const Plane w = {weights[0], weights[1]};
     float(*move)[CLASSES] = malloc(sizeof(float) * CLASSES * (size_t)count);
     if (!move) return -1;
     float rate = eta / (float)count;
