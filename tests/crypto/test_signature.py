@@ -1,5 +1,7 @@
 """Signatures: only the owner makes them, only for this message, only one for each."""
 
+from collections.abc import Sequence
+
 import gmpy2
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from dapfl.crypto.engines.base import available_engines
 from dapfl.crypto.paillier import PrivateKey
-from dapfl.crypto.signature import _sound, hash_to_unit, sign, signature_bytes, verify
+from dapfl.crypto.signature import _sound, hash_to_unit, sign, sign_each, signature_bytes, verify
 from dapfl.errors import InvalidSignature, SigningFault
 
 PROPERTY = settings(
@@ -35,6 +37,16 @@ def test_2048_bits_with_every_engine(key: PrivateKey, engine: str) -> None:
     verify(b"message", sign(b"message", key), key.public_key)
     with pytest.raises(InvalidSignature):
         verify(b"message ", sign(b"message", key), key.public_key)
+
+
+@pytest.mark.parametrize("engine", available_engines())
+def test_messages_that_are_signed_together_have_the_signatures_of_each(
+    insecure_key: PrivateKey, key: PrivateKey, engine: str
+) -> None:
+    for each in (insecure_key.using(engine), key.using(engine)):
+        for count in range(4):
+            messages = [b"%d" % i for i in range(count)]
+            assert sign_each(messages, each) == [sign(message, each) for message in messages]
 
 
 @PROPERTY
@@ -101,13 +113,13 @@ def with_fault(
     real, faulty = PrivateKey.decrypt_beside, list[int]()
 
     def decrypt_beside(
-        self: PrivateKey, ciphertext: int, base: int, exponents: tuple[int, int]
-    ) -> tuple[int | None, tuple[int, int]]:
-        sigma, roots = real(self, ciphertext, base, exponents)
+        self: PrivateKey, ciphertexts: Sequence[int], bases: Sequence[int], exponents: tuple[int, int]
+    ) -> list[tuple[int | None, tuple[int, int]]]:
+        *others, (sigma, roots) = real(self, ciphertexts, bases, exponents)
         if faulty or sigma is None:
-            return sigma, roots
+            return [*others, (sigma, roots)]
         faulty.append(roots[0] ^ root_error)
-        return (sigma + sigma_error) % key.public_key.n, (faulty[0], roots[1])
+        return [*others, ((sigma + sigma_error) % key.public_key.n, (faulty[0], roots[1]))]
 
     monkeypatch.setattr(PrivateKey, "decrypt_beside", decrypt_beside)
     return faulty
@@ -137,6 +149,14 @@ def test_a_fault_in_sigma_never_leaves_as_a_signature(
         sign(b"message", insecure_key)
 
 
+def test_a_fault_in_one_of_several_signatures_stops_them_all(
+    insecure_key: PrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_fault(monkeypatch, insecure_key, 0, 2)
+    with pytest.raises(SigningFault):
+        sign_each([b"one", b"two", b"three"], insecure_key)
+
+
 def test_the_check_before_a_signature_leaves_is_the_equation_of_verify(insecure_key: PrivateKey) -> None:
     """Whatever pair of numbers comes out, it is sound for the owner just if it verifies for everyone."""
     key, public = insecure_key, insecure_key.public_key
@@ -146,4 +166,5 @@ def test_the_check_before_a_signature_leaves_is_the_equation_of_verify(insecure_
     pairs = [(sigma + a * key.p + b * key.q, tilde * t) for a in (0, 1) for b in (0, 1) for t in (1, 2, -1)]
     for s, t in [*pairs, (sigma, tilde + key.p), (sigma, tilde + key.q), (0, 1), (sigma, key.p)]:
         pair = s % public.n, t % public.n
-        assert _sound(*pair, h, key) == (public.encrypt_int(*pair) == h)
+        sound = public.encrypt_int(*pair) == h
+        assert _sound([pair], [h], key) == _sound([(sigma, tilde), pair], [h, h], key) == sound

@@ -300,20 +300,30 @@ class PrivateKey:
         return self.encrypt(np.zeros((count, 1), np.uint8))
 
     def decrypt_beside(
-        self, ciphertext: int, base: int, exponents: tuple[int, int]
-    ) -> tuple[int | None, tuple[int, int]]:
-        """Dec of a number, and base^exponent modulo p and modulo q, all of it in the same lanes.
+        self, ciphertexts: Sequence[int], bases: Sequence[int], exponents: tuple[int, int]
+    ) -> list[tuple[int | None, tuple[int, int]]]:
+        """For each pair of numbers Dec of the one, and the other^exponent modulo p and modulo q, all of it in
+        the same lanes.
 
         The exponents, one for each prime, are secret. What is not a ciphertext decrypts to None.
         """
-        rings = (self._ring_p, self._ring_q) * 2
-        bases = to_rows([ciphertext, ciphertext, base, base], self.public_key.ciphertext_bytes)
-        (low, high, *_), residues = lanes.quotients(
-            rings, bases, (self.p - 1, self.q - 1, *exponents), (*self._scales, 0, 0)
+        count = len(ciphertexts)
+        rings = (self._ring_p, self._ring_q) * (2 * count)
+        numbers = [number for each in zip(ciphertexts, bases, strict=True) for number in each for _ in "pq"]
+        quotients, residues = lanes.quotients(
+            rings,
+            to_rows(numbers, self.public_key.ciphertext_bytes),
+            (self.p - 1, self.q - 1, *exponents) * count,
+            (*self._scales, 0, 0) * count,
         )
-        ones, powers = [to_ints(row)[0] for row in residues[:2]], [to_ints(row)[0] for row in residues[2:]]
-        plaintext = to_ints(self._plaintext_remainders.combine(low, high))[0] if ones == [1, 1] else None
-        return plaintext, (powers[0], powers[1])
+        results: list[tuple[int | None, tuple[int, int]]] = []
+        for start in range(0, len(rings), 4):
+            one, other, *powers = [to_ints(row)[0] for row in residues[start : start + 4]]
+            halves = quotients[start], quotients[start + 1]
+            good = one == other == 1
+            plaintext = to_ints(self._plaintext_remainders.combine(*halves))[0] if good else None
+            results.append((plaintext, (powers[0], powers[1])))
+        return results
 
     def decrypt_int(self, ciphertext: int) -> int:
         """The plaintext of one ciphertext."""

@@ -37,40 +37,58 @@ def sign(message: bytes, key: PrivateKey) -> bytes:
     The signature is verified before it is returned. A hardware fault in one of the halves modulo p or q
     gives a signature from which anyone could factor n, so such a signature raises SigningFault instead.
     """
+    (signature,) = sign_each([message], key)
+    return signature
+
+
+def sign_each(messages: Sequence[bytes], key: PrivateKey) -> list[bytes]:
+    """What `sign` returns for each message; all of them share the lanes of a native engine."""
     public = key.public_key
-    h = hash_to_unit(message, public)
-    rest = h  # h/g^σ modulo n: 1 + n is 1 there
+    hashes = [hash_to_unit(message, public) for message in messages]
+    rests = hashes  # h/g^σ modulo n: 1 + n is 1 there
     if public.g != public.n + 1:
-        rest = int(h * gmpy2.powmod(public.g, -key.decrypt_int(h), public.n) % public.n)
+        over_g = (gmpy2.powmod(public.g, -key.decrypt_int(h), public.n) for h in hashes)
+        rests = [int(h * power % public.n) for h, power in zip(hashes, over_g, strict=True)]
     # σ = L(h^ϱ)/L(g^ϱ) mod n is the decryption of h; σ̃ is an n-th root, one half for each prime.
     inverses = int(gmpy2.invert(public.n, key.p - 1)), int(gmpy2.invert(public.n, key.q - 1))  # 1/n mod ϱ
-    sigma, roots = key.decrypt_beside(h, rest, inverses)
-    tilde = int(roots[0] + key.p * ((roots[1] - roots[0]) * gmpy2.invert(key.p, key.q) % key.q))
-    if sigma is None or not _sound(sigma, tilde, h, key):
+    p_inverse = gmpy2.invert(key.p, key.q)
+    pairs = [
+        (sigma, int(roots[0] + key.p * ((roots[1] - roots[0]) * p_inverse % key.q)))
+        for sigma, roots in key.decrypt_beside(hashes, rests, inverses)
+    ]
+    if not _sound(pairs, hashes, key):
         raise SigningFault(
             "A signature came out wrong and was discarded. The computer made an arithmetic error: "
             "check its memory and its processor before using this key again."
         )
     width = public.modulus_bytes
-    return sigma.to_bytes(width, "little") + tilde.to_bytes(width, "little")
+    return [
+        sigma.to_bytes(width, "little") + tilde.to_bytes(width, "little")
+        for sigma, tilde in pairs
+        if sigma is not None  # none is: they are sound
+    ]
 
 
-def _sound(sigma: int, tilde: int, h: int, key: PrivateKey) -> bool:
-    """The equation of Verify, h = g^σ·σ̃ⁿ modulo n², as the owner of the key checks it with less work.
+def _sound(pairs: Sequence[tuple[int | None, int]], hashes: Sequence[int], key: PrivateKey) -> bool:
+    """The equation of Verify, h = g^σ·σ̃ⁿ modulo n², for each (σ, σ̃), as the owner of the key checks it with
+    less work.
 
     h/g^σ must be an n-th power modulo n², which is what decrypts to 0, and σ̃ its root modulo n. That is the
     same: x^n modulo n² depends on x modulo n only, and n-th roots modulo n are unique, so an n-th power
-    modulo n² is known by its remainder modulo n. None of the powers is one that `sign` has computed.
+    modulo n² is known by its remainder modulo n. None of the powers is one that `sign_each` has computed.
     """
     public = key.public_key
-    if not (sigma < public.n and 0 < tilde < public.n and key.p * key.q == public.n):
-        return False
     square = public.n * public.n
     plain = public.g == public.n + 1
-    over_g = 1 - sigma * public.n if plain else gmpy2.powmod(public.g, -sigma, square)  # 1/g^σ
-    rest = int(h * over_g % square)
-    zero, powers = key.decrypt_beside(rest, tilde, (public.n % (key.p - 1), public.n % (key.q - 1)))
-    return zero == 0 and powers == (rest % key.p, rest % key.q)
+    rests = []
+    for (sigma, tilde), h in zip(pairs, hashes, strict=True):
+        if sigma is None or not (sigma < public.n and 0 < tilde < public.n and key.p * key.q == public.n):
+            return False
+        over_g = 1 - sigma * public.n if plain else gmpy2.powmod(public.g, -sigma, square)  # 1/g^σ
+        rests.append(int(h * over_g % square))
+    exponents = public.n % (key.p - 1), public.n % (key.q - 1)
+    found = key.decrypt_beside(rests, [tilde for _, tilde in pairs], exponents)
+    return found == [(0, (rest % key.p, rest % key.q)) for rest in rests]
 
 
 def verify(message: bytes, signature: bytes, key: PublicKey) -> None:

@@ -354,15 +354,14 @@ class Client:
         return Context(VERSION, scope, t, self.id, SERVER, model)
 
     def _seal(self, bodies: list[ClientBody]) -> bytes:
-        """Signs each body (Eq. 35) and seals them together (Eq. 36); lets go of each copy after the next."""
-        delivery = encode(Delivery(VERSION, tuple(self._signed(encode(body)) for body in bodies)))
+        """Signs the bodies (Eq. 35) and seals them together (Eq. 36); lets go of each copy after the next."""
+        encoded = [encode(body) for body in bodies]
         bodies.clear()
+        delivery = encode(Delivery(VERSION, tuple(map(Signed, encoded, self._suite.sign_each(encoded)))))
+        del encoded
         box = self._suite.seal(delivery, associated_data(self._federation, self.id))
         del delivery
         return encode(Sealed(VERSION, self.id, box))
-
-    def _signed(self, body: bytes) -> Signed:
-        return Signed(body, self._suite.sign(body))
 
     # Saving -------------------------------------------------------------------------------
 

@@ -78,6 +78,10 @@ class ClientSuite(ABC):
     def sign(self, body: bytes) -> bytes:
         """By SK_i^Sign (Eq. 35)."""
 
+    def sign_each(self, bodies: Sequence[bytes]) -> list[bytes]:
+        """What `sign` returns for each body."""
+        return [self.sign(body) for body in bodies]
+
     @abstractmethod
     def verify(self, signed: Sequence[tuple[bytes, bytes]]) -> None:
         """ProtocolError unless CS has signed every body, given with its signature (Eqs 31, 41)."""

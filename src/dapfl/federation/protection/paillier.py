@@ -11,7 +11,7 @@ from dapfl.crypto.packing import VectorCodec
 from dapfl.crypto.paillier import PublicKey
 from dapfl.crypto.proofs.range_proof import prove
 from dapfl.crypto.proofs.range_proof import verify as verify_proof
-from dapfl.crypto.signature import sign, verify_each
+from dapfl.crypto.signature import sign, sign_each, verify_each
 from dapfl.errors import (
     CryptoError,
     EnvelopeError,
@@ -52,6 +52,10 @@ class SigningClientSuite(ClientSuite):
     def sign(self, body: bytes) -> bytes:
         """(σ, σ̃) of the body."""
         return sign(body, self._keys.sk_i_sign)
+
+    def sign_each(self, bodies: Sequence[bytes]) -> list[bytes]:
+        """All bodies in one go."""
+        return sign_each(bodies, self._keys.sk_i_sign)
 
     def verify(self, signed: Sequence[tuple[bytes, bytes]]) -> None:
         """Under PK_CS^Sign: as many in one go as share lanes, and no more once one is false."""
