@@ -102,7 +102,8 @@ def test_plain_and_encrypted_rounds_take_turns(monkeypatch: pytest.MonkeyPatch) 
 def test_target_counts_from_the_start_and_the_search_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     def peer(module: str, work: Workload, *_: object) -> PeerReport:
         accuracies = [0.2, 0.99] if work.eta > 0.02 else [0.1, 0.2]
-        reached = time.time() + 100 * work.epochs if work.eta > 0.02 else None
+        seconds = {"flower": 100, "flower_secagg": 300}[module] * work.epochs
+        reached = time.time() + seconds if work.eta > 0.02 else None
         return PeerReport(
             start_seconds=1,
             round_seconds=[2, 3],
@@ -128,14 +129,18 @@ def test_target_counts_from_the_start_and_the_search_as_well(monkeypatch: pytest
     ours = parts["ours"]["logistic-mnist"]
     assert ours["reached"] and ours["accuracy"] >= 0.3 and ours["rounds"] <= 5
     assert ours["seconds"] > ours["start_seconds"] > 0
-    tutorial, best = (parts["peers"][name]["logistic-mnist"] for name in parts["peers"])
-    assert tutorial["reached"] is False and tutorial["rounds"] == 2
-    assert (best["eta"], best["epochs"]) == (0.1, 1)
-    assert best["seconds"] == pytest.approx(100, abs=5)
-    assert best["seconds_with_search"] == pytest.approx(600, abs=10)
+    for suffix, seconds in (("", 100), (", SecAgg+", 300)):
+        tutorial = parts["peers"]["flower, tutorial" + suffix]["logistic-mnist"]
+        best = parts["peers"]["flower, best of a grid" + suffix]["logistic-mnist"]
+        assert tutorial["reached"] is False and tutorial["rounds"] == 2
+        assert (best["eta"], best["epochs"]) == (0.1, 1)
+        assert best["seconds"] == pytest.approx(seconds, abs=5)
+        assert best["seconds_with_search"] == pytest.approx(6 * seconds, abs=10)
     assert set(parts["ratios"]) == {
         "flower, best of a grid / ours, logistic-mnist",
         "flower, best of a grid / ours, logistic-mnist, with the search",
+        "flower, best of a grid, SecAgg+ / ours, logistic-mnist",
+        "flower, best of a grid, SecAgg+ / ours, logistic-mnist, with the search",
     }
 
 

@@ -3,8 +3,10 @@
 Twenty clients of different power under the same budgets. Ours is the default run, encrypted, with the
 packaged agent. The peer is what a user of Flower has from its tutorial: FedAvg in Flower's simulation, SGD
 with η = 0.01 and momentum 0.9, one epoch; and the best of a small grid, with the search counted as well,
-since someone has to make it. Clients of the peer lose what exceeds their budget, as ours would. Nothing of
-the peer is encrypted.
+since someone has to make it. Clients of the peer lose what exceeds their budget, as ours would.
+
+All of it twice: as it is, with nothing encrypted, and with Flower's SecAgg+, which hides single models from a
+server that follows the protocol.
 """
 
 import itertools
@@ -15,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from dapfl.benchmarks.peers import flower
+from dapfl.benchmarks.peers import flower, flower_secagg
 from dapfl.benchmarks.peers.workload import PeerFailed, Workload, run_peer
 from dapfl.benchmarks.result import BenchResult, Figures, absent, host
 from dapfl.config import RunConfig, override
@@ -25,6 +27,7 @@ TARGETS = {"cnn-mnist": 0.97, "cnn-fashion": 0.83}
 QUICK = {"logistic-mnist": 0.85}
 TUTORIAL = (0.01, 1)  # η and epochs; momentum 0.9
 GRID = tuple(itertools.product((0.01, 0.03, 0.1), (1, 5)))
+PEERS = {"": "flower", ", SecAgg+": "flower_secagg"}  # by what their names end with
 
 
 def run(
@@ -41,7 +44,7 @@ def run(
 ) -> BenchResult:
     """Measures our default run and the peer on every task; nobody gets more than `rounds` rounds."""
     ours: dict[str, Figures] = {}
-    peers: dict[str, dict[str, object]] = {"flower, tutorial": {}, "flower, best of a grid": {}}
+    peers: dict[str, dict[str, object]] = {}
     ratios: dict[str, float] = {}
     for task, target in targets.items():
         both = {"task": task, "clients": clients, "rounds": rounds, "seed": seed}
@@ -50,17 +53,18 @@ def run(
         work = Workload(
             task=task, clients=clients, rounds=rounds, seed=seed, momentum=0.9, target=target, budgets=True
         )
-        tried: dict[tuple[float, int], Figures] = {}
-        for eta, epochs in (TUTORIAL, *(each for each in grid if each != TUTORIAL)):
-            err.print(f"{task} to {target:.0%}: Flower, η = {eta}, {epochs} epochs")
-            one = msgspec.structs.replace(work, eta=eta, epochs=epochs)
-            tried[eta, epochs] = _peer(one, peer_python, timeout)
-            if "absent" in tried[eta, epochs]:
-                break
-        peers["flower, tutorial"][task] = tried[TUTORIAL]
-        peers["flower, best of a grid"][task] = _best(tried)
-        for name, figures in peers.items():
-            _compare(ratios, f"{name} / ours, {task}", mine, figures[task])
+        for suffix, module in PEERS.items():
+            tried: dict[tuple[float, int], Figures] = {}
+            for eta, epochs in (TUTORIAL, *(each for each in grid if each != TUTORIAL)):
+                err.print(f"{task} to {target:.0%}: Flower{suffix}, η = {eta}, {epochs} epochs")
+                one = msgspec.structs.replace(work, eta=eta, epochs=epochs)
+                tried[eta, epochs] = _peer(module, one, peer_python, timeout)
+                if "absent" in tried[eta, epochs]:
+                    break
+            found = {"flower, tutorial": tried[TUTORIAL], "flower, best of a grid": _best(tried)}
+            for name, figures in found.items():
+                peers.setdefault(name + suffix, {})[task] = figures
+                _compare(ratios, f"{name}{suffix} / ours, {task}", mine, figures)
     what = {
         "what": "wall seconds from the start of the command to a test accuracy",
         "targets": dict(targets),
@@ -68,6 +72,8 @@ def run(
         "most_rounds": rounds,
         "seed": seed,
         "grid": [f"eta {eta}, {epochs} epochs" for eta, epochs in grid],
+        "secagg": f"every run of the peer a second time with SecAgg+: {flower_secagg.SHARES} shares, any "
+        f"{flower_secagg.THRESHOLD} of which restore a secret",
         **host(),
     }
     return BenchResult(work=what, ours=ours, peers=peers, ratios=ratios)
@@ -100,10 +106,10 @@ def _figures(accuracies: list[float], target: float, seconds: float, start_secon
     }
 
 
-def _peer(work: Workload, python: str, timeout: float) -> Figures:
+def _peer(module: str, work: Workload, python: str, timeout: float) -> Figures:
     began = time.time()
     try:
-        report = run_peer("flower", work, python, timeout)
+        report = run_peer(module, work, python, timeout)
     except PeerFailed as failure:
         return absent(str(failure), flower.INSTALL)
     ended = report.reached or time.time()
