@@ -1,5 +1,7 @@
 """The codec `compact`: 16-bit slots on differences to the model that every client knows."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from dapfl.arrays import Vector
@@ -11,6 +13,7 @@ from dapfl.errors import EncodingError
 # Every client can express at least this many steps in each direction, however many clients there are.
 LEAST_LEVELS = 127
 LEAST_RANGE = 2.0**-16
+_BLOCK = 2**14  # numbers that are encoded or decoded at once
 
 
 class CompactCodec(VectorCodec):
@@ -50,22 +53,22 @@ class CompactCodec(VectorCodec):
         self, local: Vector, sample_count: int, reference: ReferenceModels, residual: Vector | None
     ) -> EncodedSlots:
         """u + L in each slot, and the part of c that u leaves over."""
-        slots = np.empty(reference.size, dtype=np.uint64)
+        slots = self.rows.empty(reference.size)
         left = np.empty(reference.size, dtype=np.float32)
         deferred = 0
         for segment in reference.segments:
-            part = slice(segment.start, segment.stop)
-            wanted = local[part].astype(np.float64)
-            wanted -= reference.current[part]
-            wanted *= sample_count
-            if residual is not None:
-                wanted += residual[part]
             step = self.step(reference, segment)
-            u = np.rint(wanted / step)
-            deferred += int(np.count_nonzero(np.abs(u) > self.levels))
-            np.clip(u, -self.levels, self.levels, out=u)
-            slots[part] = (u + self.levels).astype(np.uint64)
-            left[part] = wanted - u * step
+            for part in _blocks(segment.start, segment.stop):
+                wanted = local[part].astype(np.float64)
+                wanted -= reference.current[part]
+                wanted *= sample_count
+                if residual is not None:
+                    wanted += residual[part]
+                u = np.rint(wanted / step)
+                deferred += int(np.count_nonzero(np.abs(u) > self.levels))
+                np.clip(u, -self.levels, self.levels, out=u)
+                slots[part] = u + self.levels
+                left[part] = wanted - u * step
         return EncodedSlots(slots, left, deferred)
 
     def _decode(
@@ -73,21 +76,35 @@ class CompactCodec(VectorCodec):
     ) -> Vector:
         """W(t) + Σu_i·step/Σ|D_i|, Eq. 44 on differences."""
         check_slots(slots, contributors, 2 * self.levels * contributors)
-        totals = slots.astype(np.int64)
-        totals -= contributors * self.levels
         model = np.empty(reference.size, dtype=np.float32)
         for segment in reference.segments:
-            part = slice(segment.start, segment.stop)
-            mean = totals[part] * (self.step(reference, segment) / sample_count)
-            mean += reference.current[part]
-            if segment.nonnegative:
-                np.maximum(mean, 0.0, out=mean)
-            model[part] = mean
+            worth = self.step(reference, segment) / sample_count
+            for part in _blocks(segment.start, segment.stop):
+                totals = slots[part].astype(np.int64)
+                totals -= contributors * self.levels
+                mean = totals * worth
+                mean += reference.current[part]
+                if segment.nonnegative:
+                    np.maximum(mean, 0.0, out=mean)
+                model[part] = mean
         return model
 
     def step(self, reference: ReferenceModels, segment: Segment) -> float:
         """What one unit of a slot is worth for a tensor, in weight times samples."""
         return self.bounds.max_samples * tensor_range(reference, segment) / self.levels
+
+
+def _blocks(start: int, stop: int) -> Iterator[slice]:
+    """A tensor piece by piece: the work on a whole one, in float64, would take more memory than a model."""
+    for place in range(start, stop, _BLOCK):
+        yield slice(place, min(place + _BLOCK, stop))
+
+
+def _largest(vector: Vector, minus: Vector | None = None) -> float:
+    """max|vector - minus|; not a number if one of them is none."""
+    blocks = _blocks(0, len(vector))
+    parts = (vector[part] if minus is None else vector[part] - minus[part] for part in blocks)
+    return float(np.max([np.abs(part).max() for part in parts]))
 
 
 def tensor_range(reference: ReferenceModels, segment: Segment) -> float:
@@ -96,10 +113,10 @@ def tensor_range(reference: ReferenceModels, segment: Segment) -> float:
     current = reference.current[part]
     if not len(current):
         return 1.0
-    size = float(np.abs(current).max())
+    size = _largest(current)
     moved = 0.0
     if reference.previous is not None:
-        moved = float(np.abs(current - reference.previous[part]).max())
+        moved = _largest(current, reference.previous[part])
     if not np.isfinite(size + moved):
         raise EncodingError(f"Tensor '{segment.name}' of the global model holds numbers that are not finite.")
     if moved == 0.0:
