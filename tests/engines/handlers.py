@@ -1,6 +1,7 @@
 """Small clients for the tests of the local engine, in a module that worker processes can import."""
 
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +33,18 @@ class Counter:
 
     def restore(self, state: bytes) -> None:
         self.count = int(state)
+
+
+@dataclass
+class Keeping(Counter):
+    """Answers with how many others still hold its last reply, and remembers that."""
+
+    last: bytes = b""
+
+    def handle(self, message: bytes) -> bytes:
+        holders = sys.getrefcount(self.last) - 2  # this object, and the call itself
+        self.last = b"held by %d " % holders + message
+        return self.last
 
 
 @dataclass

@@ -12,6 +12,7 @@ from dapfl.errors import DataError
 from tests.engines.handlers import (
     Counter,
     Fragile,
+    Keeping,
     Mortal,
     Opening,
     Raising,
@@ -39,6 +40,12 @@ def test_every_client_answers_its_own_message_whatever_the_number_of_workers(wor
         assert replies == {client: b"%d:1:m%d" % (client, client) for client in CLIENTS}
         assert pool.states() == dict.fromkeys(CLIENTS, b"1")
         assert pool.exchange({2: b"again"}, timeout=60) == ({2: b"2:2:again"}, {})
+
+
+def test_a_worker_keeps_nothing_of_an_answer_that_it_has_sent() -> None:
+    with WorkerPool({1: partial(Keeping, 1)}, Shared, workers=1) as pool:
+        pool.exchange({1: b"large"}, timeout=60)
+        assert pool.exchange({1: b"large"}, timeout=60).replies == {1: b"held by 0 large"}
 
 
 def test_clients_continue_from_given_states() -> None:

@@ -8,6 +8,7 @@ from dapfl.federation.client import Client
 from dapfl.federation.global_model.models import commitment_of
 from dapfl.federation.messages import (
     VERSION,
+    Aggregate,
     Answer,
     Call,
     Context,
@@ -260,3 +261,15 @@ def test_an_agent_goes_on_exactly_where_it_was_saved():
     second = list(resumed.federation.rounds(4))
     for a, b in zip(records, first + second, strict=True):
         assert msgspec.structs.replace(a, seconds={}) == msgspec.structs.replace(b, seconds={})
+
+
+@pytest.mark.parametrize("codec", ["exact", "compact"])
+def test_a_process_keeps_one_model_and_one_message_however_many_rounds(codec: str):
+    """Each is as large as the model, and waits while a client trains on a device with little memory."""
+    small = Small(codec=codec, one_exchange_per_round=True, wrap=lambda _, inner: Recording(inner))
+    small.play(4)
+    (opened,) = small.store._deliveries._values.items()
+    message, parts = opened
+    (aggregate,) = (part.body for part in parts if isinstance(part.body, Aggregate))
+    assert aggregate.contributions.obj is message
+    assert list(small.store._models._values.values()) == [small.parts[1]._model]

@@ -49,8 +49,31 @@ class _Answer:
 
     exchange: int
     client: ClientId
-    reply: bytes | None
-    state: bytes | None
+    reply: bytes | None = None
+    state: bytes | None = None
+
+    def send(self, connection: Connection) -> None:
+        """Reply and state go as they are: pickled, both would be copied, and they are large."""
+        connection.send((self.exchange, self.client, self.reply is not None))
+        if self.reply is not None and self.state is not None:
+            connection.send_bytes(self.reply)
+            connection.send_bytes(self.state)
+
+    @classmethod
+    def receive(cls, connection: Connection) -> "_Answer":
+        """What `send` has sent; EOFError if its process has died on the way."""
+        exchange, client, answered = connection.recv()
+        if not answered:
+            return cls(exchange, client)
+        return cls(exchange, client, connection.recv_bytes(), connection.recv_bytes())
+
+
+def _answer(exchange: int, client: ClientId, hosted: HostedClient, message: bytes) -> _Answer:
+    try:
+        return _Answer(exchange, client, hosted.handle(message), hosted.saved_state())
+    except Exception:
+        # Clients report their own failures. Any other exception may quote private data.
+        return _Answer(exchange, client)
 
 
 @dataclass
@@ -87,14 +110,8 @@ def _serve(connection: Connection, team: Team | None) -> None:
             exchange, its_clients = connection.recv()
             message = connection.recv_bytes()
             for client in its_clients:
-                hosted = clients[client]
-                try:
-                    reply = hosted.handle(message)
-                    answer = _Answer(exchange, client, reply, hosted.saved_state())
-                except Exception:
-                    # Clients report their own failures. Any other exception may quote private data.
-                    answer = _Answer(exchange, client, None, None)
-                connection.send(answer)
+                # Nothing is kept of an answer: the next one may need the memory.
+                _answer(exchange, client, clients[client], message).send(connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent has closed the connection or has died
 
@@ -157,7 +174,7 @@ class WorkerPool:
                 if worker.connection not in ready:
                     continue
                 try:
-                    client, reply = self._take(worker, worker.connection.recv(), failures)
+                    client, reply = self._take(worker, _Answer.receive(worker.connection), failures)
                 except (EOFError, ConnectionResetError):
                     self._restart(index, deaths, failures)
                     continue

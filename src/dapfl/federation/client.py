@@ -8,14 +8,15 @@ a short reason leaves the device.
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 import numpy as np
 
+from dapfl.arrays import Vector
 from dapfl.errors import DataError, ProtocolError
 from dapfl.federation.global_model.derivation import Derivation, ModelStore, Part
-from dapfl.federation.global_model.models import GlobalModel, from_bytes, to_bytes
+from dapfl.federation.global_model.models import GlobalModel, from_bytes, view_of
 from dapfl.federation.global_model.parameters import PublicParameters
 from dapfl.federation.messages import (
     NO_MODEL,
@@ -93,6 +94,11 @@ class _Saved(msgspec.Struct, frozen=True):
     step_size: float | None = None
     doubtful: bool = False
     roster: bytes | None = None
+
+
+def _raw(vector: Vector | None) -> bytes | None:
+    """A vector as `_Saved` has it: the encoder takes a view for bytes, and spares a copy of a large model."""
+    return None if vector is None else cast(bytes, view_of(vector))
 
 
 class Client:
@@ -376,14 +382,14 @@ class Client:
                 refused=self._refused,
                 count=self._count,
                 policy=training.policy.saved_state(),
-                residual=None if training.residual is None else to_bytes(training.residual),
+                residual=_raw(training.residual),
                 resources=None if measured is None else measured.saved_state(),
                 model=None if model is None else model.name,
-                weights=None if model is None else to_bytes(model.weights),
-                previous=None if model is None or model.previous is None else to_bytes(model.previous),
+                weights=None if model is None else _raw(model.weights),
+                previous=None if model is None else _raw(model.previous),
                 answered=self._answered,
                 reply=self._reply,
-                memory=None if model is None else to_bytes(model.memory),
+                memory=None if model is None else _raw(model.memory),
                 run=self._run,
                 uploaded=self._uploaded,
                 step_size=training.learner.step_size,

@@ -238,8 +238,8 @@ class Sealed(_Part, frozen=True, array_like=True):
     box: bytes
 
 
-# What CS receives, and what it sends on to a committee, is large. Here a large field is a view of the message
-# that it came in or goes out with, not a copy.
+# Models and contributions are large. Here a large field is a view of the message that it came in or goes out
+# with, not a copy.
 
 
 class SignedInPlace(Signed, frozen=True, array_like=True):
@@ -260,10 +260,23 @@ class _UploadInPlace(Upload, frozen=True, array_like=True, tag="upload"):
     contribution: memoryview  # type: ignore[assignment]
 
 
+class _InitialInPlace(Initial, frozen=True, array_like=True, tag="initial"):
+    weights: memoryview  # type: ignore[assignment]
+
+
+class _SnapshotInPlace(Snapshot, frozen=True, array_like=True, tag="snapshot"):
+    box: memoryview  # type: ignore[assignment]
+
+
+class _AggregateInPlace(Aggregate, frozen=True, array_like=True, tag="aggregate"):
+    contributions: memoryview  # type: ignore[assignment]
+
+
 class _ProposalInPlace(Proposal, frozen=True, array_like=True, tag="proposal"):
     uploads: tuple[SignedInPlace, ...]
 
 
+_ServerBodyInPlace = Membership | _InitialInPlace | _SnapshotInPlace | _AggregateInPlace | Order
 _ClientBodyInPlace = _UploadInPlace | Report | Notice | RecoveryAnswer | Refusal
 
 _encoder = msgspec.msgpack.Encoder()
@@ -271,6 +284,7 @@ _deliveries: msgspec.msgpack.Decoder[Delivery] = msgspec.msgpack.Decoder(Deliver
 _deliveries_in_place: msgspec.msgpack.Decoder[Delivery] = msgspec.msgpack.Decoder(_DeliveryInPlace)
 _sealed: msgspec.msgpack.Decoder[Sealed] = msgspec.msgpack.Decoder(_SealedInPlace)
 _server_bodies: msgspec.msgpack.Decoder[ServerBody] = msgspec.msgpack.Decoder(ServerBody)
+_server_bodies_in_place: msgspec.msgpack.Decoder[ServerBody] = msgspec.msgpack.Decoder(_ServerBodyInPlace)
 _proposals_in_place: msgspec.msgpack.Decoder[Proposal] = msgspec.msgpack.Decoder(_ProposalInPlace)
 _reports = msgspec.msgpack.Decoder(ClientReport)
 _client_bodies: msgspec.msgpack.Decoder[ClientBody] = msgspec.msgpack.Decoder(ClientBody)
@@ -308,9 +322,12 @@ def deliver_proposal(proposal: Proposal, sign: Callable[[bytes], bytes]) -> tupl
     return message, SignedInPlace(body, signature), _proposals_in_place.decode(body)
 
 
-def digest(data: bytes) -> bytes:
-    """SHA-256, by which the protocol makes every name and commitment."""
-    return hashlib.sha256(data).digest()
+def digest(*pieces: bytes | memoryview) -> bytes:
+    """SHA-256, by which the protocol makes every name and commitment, of the pieces one after the other."""
+    state = hashlib.sha256()
+    for piece in pieces:
+        state.update(piece)
+    return state.digest()
 
 
 def decode_delivery(data: bytes, limit: int, *, in_place: bool = False) -> Delivery:
@@ -327,9 +344,9 @@ def decode_sealed(data: bytes, limit: int) -> Sealed:
     return sealed
 
 
-def decode_server_body(data: bytes) -> ServerBody:
-    """A body that CS signed."""
-    body = _decode(data, _server_bodies, len(data))
+def decode_server_body(data: bytes, *, in_place: bool = False) -> ServerBody:
+    """A body that CS signed. `in_place`, a model in it is a view of the data."""
+    body = _decode(data, _server_bodies_in_place if in_place else _server_bodies, len(data))
     _check_version(body.context.version)
     return body
 

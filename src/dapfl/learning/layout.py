@@ -92,10 +92,11 @@ class Weights:
                 f"A vector of shape {vector.shape} does not fit a model of {self._size:,} weights: "
                 "both must belong to the same task."
             )
-        source = torch.from_numpy(vector if vector.flags.writeable else vector.copy())
         with torch.no_grad():
             for spec, tensor in self._places:
-                tensor.copy_(source[spec.start : spec.stop].view(spec.shape))
+                part = vector[spec.start : spec.stop]  # torch takes none that is read-only
+                source = torch.from_numpy(part if part.flags.writeable else part.copy())
+                tensor.copy_(source.view(spec.shape))
                 if spec.name.endswith("running_var"):
                     # Averages of rounded numbers can bring a variance near zero just below it,
                     # and its square root would be NaN.

@@ -24,7 +24,6 @@ from dapfl.federation.messages import (
     decode_delivery,
     decode_server_body,
     digest,
-    encode,
 )
 from dapfl.federation.protection.base import ClientSuite, rows_of
 from dapfl.federation.transport import SERVER
@@ -46,11 +45,15 @@ class Part:
 
 
 class ModelStore:
-    """What this process has already verified and derived: the latest few of each."""
+    """What this process has already verified and derived.
+
+    All of it may be large, and waits in memory while a client trains: so the latest of each is kept only,
+    and the parts of a delivery are views of the message.
+    """
 
     def __init__(self) -> None:
-        self._models: Latest[GlobalModel] = Latest(3)
-        self._parts: Latest[Part] = Latest(4)
+        self._models: Latest[GlobalModel] = Latest(1)
+        self._verified_names: Latest[bytes] = Latest(4)
         self._deliveries: Latest[tuple[Part, ...]] = Latest(1)
         self._sums: Latest[Rows] = Latest(1)
 
@@ -58,24 +61,35 @@ class ModelStore:
         """The parts of a delivery; a broadcast to many clients of this process is opened once."""
 
         def open_() -> tuple[Part, ...]:
-            return self._verified(decode_delivery(message, limit).parts, suite)
+            return self._verified(decode_delivery(message, limit, in_place=True).parts, suite)
 
         return self._deliveries.get(message, open_)
 
     def _verified(self, parts: Sequence[Signed], suite: ClientSuite) -> tuple[Part, ...]:
         """What CS has signed (Eqs 31, 41); nothing is decoded before the signatures are verified."""
-        names = [digest(encode(signed)) for signed in parts]
-        verified = {name: part for name in names if (part := self._parts.find(name)) is not None}
-        new = {name: signed for name, signed in zip(names, parts, strict=True) if name not in verified}
+        digests = [digest(signed.body) for signed in parts]
+        names = [name + signed.signature for name, signed in zip(digests, parts, strict=True)]
+        new = {
+            name: signed
+            for name, signed in zip(names, parts, strict=True)
+            if self._verified_names.find(name) is None
+        }
         suite.verify([(signed.body, signed.signature) for signed in new.values()])
-        for name, signed in new.items():
-            verified[name] = Part(digest(signed.body), decode_server_body(signed.body))
-            self._parts.put(name, verified[name])
-        return tuple(verified[name] for name in names)
+        for name in new:
+            self._verified_names.put(name, name)
+        return tuple(
+            Part(name, decode_server_body(signed.body, in_place=True))
+            for name, signed in zip(digests, parts, strict=True)
+        )
 
-    def model(self, name: bytes, derive: Callable[[], GlobalModel]) -> GlobalModel:
-        """The model of that name, derived if this process has not done so lately."""
-        return self._models.get(name, derive)
+    def known(self, name: bytes) -> GlobalModel | None:
+        """The model of that name, if this process has just derived it."""
+        return self._models.find(name)
+
+    def derived(self, model: GlobalModel) -> GlobalModel:
+        """The same model, which others of this process need not derive again."""
+        self._models.put(model.name, model)
+        return model
 
     def sums(self, proposal: bytes, check: Callable[[], Rows]) -> Rows:
         """The sums of the proposal of that name, checked if this process has not just done so."""
@@ -125,15 +139,15 @@ class Derivation:
             return self.known
         for part in parts:
             if part.model == name:
-                return self._made(name, part.body, parts)
+                return self.store.known(name) or self.store.derived(self._made(name, part.body, parts))
         raise ProtocolError("unknown-model", "nothing in this delivery leads to the model it is about")
 
     def _made(self, name: bytes, body: ServerBody, parts: Sequence[Part]) -> GlobalModel:
         match body:
             case Initial():
-                return self.store.model(name, lambda: self._initial(name, body))
+                return self._initial(name, body)
             case Snapshot():
-                return self.store.model(name, lambda: self._opened(body))
+                return self._opened(body)
             case Aggregate():
                 current: GlobalModel | None = None
                 if self.parameters.relative:
@@ -141,7 +155,7 @@ class Derivation:
                     # leads back to itself comes to an end.
                     others = [part for part in parts if part.body is not body]
                     current = self.model(body.context.model, others)
-                return self.store.model(name, lambda: self._decrypted(name, body, current))
+                return self._decrypted(name, body, current)
             case _:
                 raise ProtocolError("malformed", "an order in the place of a model")
 

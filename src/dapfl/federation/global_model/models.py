@@ -45,12 +45,17 @@ def commitment_of(weights: Vector, memory: Vector | None = None) -> bytes:
     >>> commitment_of(np.zeros(3, np.float32)).hex()[:16]
     'fb597ca38da69dc7'
     """
-    return digest(b"dapfl global model" + to_bytes(weights) + (b"" if memory is None else to_bytes(memory)))
+    return digest(b"dapfl global model", view_of(weights), b"" if memory is None else view_of(memory))
 
 
 def to_bytes(weights: Vector) -> bytes:
     """Weights as they travel: little-endian float32."""
-    return np.ascontiguousarray(weights, "<f4").tobytes()
+    return bytes(view_of(weights))
+
+
+def view_of(weights: Vector) -> memoryview:
+    """The same bytes where they are, without a copy of a large model."""
+    return np.ascontiguousarray(weights, "<f4").view(np.uint8).data
 
 
 def from_bytes(data: bytes, size: int) -> Vector:

@@ -103,7 +103,7 @@ class PaillierClientSuite(SigningClientSuite):
     def decrypt(self, ciphertexts: Rows) -> Rows:
         """By the workers of a machine together. What does not decrypt was not made by ε₁."""
         key = self._sk_cs_enc
-        name = digest(ciphertexts.tobytes())
+        name = digest(ciphertexts.ravel().data)
         try:
             return together(
                 name,
