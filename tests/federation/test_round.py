@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dapfl.config import CryptoConfig, PolicyConfig
+from dapfl.config import AgentConfig, CryptoConfig, PolicyConfig
 from dapfl.crypto.engines.base import available_engines
 from dapfl.federation.keys.kdc import generate
 from dapfl.federation.records import RoundRecord
@@ -155,7 +155,8 @@ def test_the_agent_of_a_client_whose_weights_cannot_be_sent_backs_off():
         def evaluate(self, weights):
             return Metrics(1.0 if weights[0] == 2000 else 2.0, 0.5, 0.5)
 
-    small = Small(learners={2: Huge(2)}, policy=PolicyConfig())
+    # With its whole budget a client ends its search in the first round.
+    small = Small(learners={2: Huge(2)}, policy=PolicyConfig(agent=AgentConfig(share=1.0)))
     units = [record.clients[1].unit for record in small.play(3)]
     assert units[1] == pytest.approx(units[0] / 2)
     assert units[2] == pytest.approx(units[0] / 4)
