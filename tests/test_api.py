@@ -138,7 +138,7 @@ def test_a_stop_after_the_last_round_is_the_end(tmp_path: Path) -> None:
 def test_a_run_of_an_object_asks_for_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     half = small_run(tmp_path / "half", on_round=stop_after_the_first)
     monkeypatch.setattr(tasks, "_registered", {})  # as in another process
-    with pytest.raises(TaskError, match=r"give it to dapfl\.run or dapfl\.resume"):
+    with pytest.raises(TaskError, match=r"in Python only: dapfl\.resume\(DIR, task="):
         dapfl.resume(half.path)
     with pytest.raises(ConfigError, match="of the task halves, not other"):
         dapfl.resume(half.path, task=Task("other", module, load_halves))

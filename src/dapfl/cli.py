@@ -50,13 +50,15 @@ def parser() -> argparse.ArgumentParser:
         )
         sub.add_argument("--debug", action="store_true", help="show the traceback of a failure")
         module.configure(sub)
-        sub.set_defaults(execute=module.execute)
+        sub.set_defaults(execute=module.execute, parser=sub)
     return top
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs a command: 0 when it did what was asked, 2 for a user's mistake, 1 for a failure."""
-    args = parser().parse_args(argv)
+    args, unknown = parser().parse_known_args(argv)
+    if unknown:  # argparse itself would point to the help of `dapfl`, which does not list a command's options
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return int(args.execute(args))
     except KeyboardInterrupt:

@@ -26,16 +26,26 @@ def test_help_needs_no_heavy_library() -> None:
     assert done.stdout.strip() == "set()"
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["run", "--speed", "9"], ["compare"]])
-def test_a_mistyped_command_is_told_in_one_sentence(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "program"),
+    [([], "dapfl"), (["fly"], "dapfl"), (["run", "--speed", "9"], "dapfl run"), (["compare"], "dapfl compare")],
+)
+def test_a_mistyped_command_is_told_in_one_sentence_with_the_help_that_lists_what_there_is(
+    arguments: list[str], program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(arguments)
     assert end.value.code == 2
     told = capsys.readouterr().err
     assert len(told.strip().splitlines()) == 1
-    assert "--help" in told
+    assert f"See '{program} --help'" in told
+
+
+def test_a_wrong_value_is_told_before_pytorch_is_loaded() -> None:
+    code = "import sys, dapfl.cli; print(dapfl.cli.main(['run', '--rounds', '0']), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "2 False"
+    assert "rounds must be at least 1" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -140,12 +140,14 @@ def _started(args: argparse.Namespace, changed: dict[str, Any]) -> "Session":
     """A new run."""
     from dapfl.config import RunConfig, load, override
     from dapfl.runs.directory import fresh_directory
-    from dapfl.runs.session import start
 
     deployed = _deployed(args)
     if deployed:
         changed["engine"] = "flower"
     config = override(load(args.config) if args.config else RunConfig(), changed)
+
+    from dapfl.runs.session import start  # takes seconds: a mistake in the configuration is told before
+
     return start(config, args.out or fresh_directory(config), deployed=deployed)
 
 

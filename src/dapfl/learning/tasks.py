@@ -100,7 +100,7 @@ def _from_file(name: str) -> Task:
     if plugin is None:
         raise TaskError(
             f"There is no task '{name}': the tasks are {', '.join(TASKS)}, or one of your own as {FORM}. "
-            "A Task object is known to the program that made it: give it to dapfl.run or dapfl.resume."
+            "(A run of a Task object goes on in Python only: dapfl.resume(DIR, task=...).)"
         )
     if callable(found) and not isinstance(found, Task):
         try:
