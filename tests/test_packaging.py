@@ -113,6 +113,48 @@ def test_the_scripts_of_the_containers_are_sound() -> None:
         assert subprocess.run(["sh", "-n", script]).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "begun", "started"),
+    [
+        ([], False, "run.sh --out RESULTS/run"),
+        ([], True, "dapfl.sh run --resume RESULTS/run"),
+        (["--out", "elsewhere"], True, "run.sh --out elsewhere"),
+    ],
+)
+def test_a_server_that_is_started_again_continues_its_run(
+    tmp_path: Path, arguments: list[str], begun: bool, started: str
+) -> None:
+    results = tmp_path / "results"
+    (results / "run").mkdir(parents=True)
+    if begun:
+        (results / "run/manifest.json").touch()
+    for name in ("start-superlink", "start-gateway", "run", "dapfl"):
+        script = tmp_path / f"{name}.sh"
+        script.write_text('#!/bin/sh\necho "$(basename "$0") $*"\n')
+        script.chmod(0o755)
+    (tmp_path / "python").write_text("#!/bin/sh\n")  # the SuperLink is there
+    (tmp_path / "python").chmod(0o755)
+    text = (CONTAINERS / "start-server.sh").read_text()
+    text = text.replace("/deployment", str(tmp_path)).replace("/results", str(results))
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["sh", "-c", text, "start-server", *arguments], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert started.replace("RESULTS", str(results)) in done.stdout.splitlines()
+
+
+def test_a_server_whose_superlink_does_not_start_ends(tmp_path: Path) -> None:
+    (tmp_path / "start-superlink.sh").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "start-superlink.sh").chmod(0o755)
+    for name, text in (("python", "#!/bin/sh\nexit 1\n"), ("sleep", "#!/bin/sh\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    text = (CONTAINERS / "start-server.sh").read_text().replace("/deployment", str(tmp_path))
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    assert subprocess.run(["sh", "-c", text], env=environment, capture_output=True).returncode == 1
+
+
 def test_the_try_out_has_a_server_and_clients_that_see_their_own_folders_alone() -> None:
     services, volumes = compose()["services"], compose()["volumes"]
     for name, service in services.items():
