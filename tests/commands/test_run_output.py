@@ -1,4 +1,4 @@
-"""What `dapfl run` says before its first round."""
+"""What `dapfl run` says before its first round and after each."""
 
 from io import StringIO
 from pathlib import Path
@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from dapfl import cli
-from dapfl.commands.run import _tell_of_slow_code, _tell_of_unused_data
+from dapfl.commands.run import _how_good, _tell_of_slow_code, _tell_of_unused_data
 from dapfl.config import RunConfig
+from dapfl.federation.records import RoundRecord
 from dapfl.federation.run_terms import Shared, bounds_of, samples_used
 from dapfl.learning.data import Dataset
 from dapfl.learning.runtime import task_runtime
@@ -69,6 +70,18 @@ def test_an_installation_without_native_code_says_what_that_costs(
     _tell_of_slow_code(RunConfig())
     text = " ".join(capsys.readouterr().err.split())
     assert "built without a C compiler: encryption is about five times slower" in text
+
+
+@pytest.mark.parametrize(
+    ("record", "shown"),
+    [
+        (RoundRecord(round=1, loss=0.5, accuracy=0.25), "accuracy 0.2500"),
+        (RoundRecord(round=1, loss=0.5), "loss 0.5000"),  # of a task without classes
+        (RoundRecord(round=1), "accuracy ?"),  # no model yet
+    ],
+)
+def test_progress_shows_how_good_the_model_is(record: RoundRecord, shown: str) -> None:
+    assert _how_good(record) == shown
 
 
 def test_a_name_between_colons_is_no_picture() -> None:

@@ -27,6 +27,7 @@ from dapfl.system.console import err, out, progress
 if TYPE_CHECKING:
     from dapfl.config import RunConfig
     from dapfl.engines.base import Deployed
+    from dapfl.federation.records import RoundRecord
     from dapfl.runs.session import Session
 
 EXAMPLES = """\
@@ -118,9 +119,8 @@ def execute(args: argparse.Namespace) -> int:
         with session, progress("Rounds", config.rounds) as advance:
             advance(session.rounds_done)
             for record in session:
-                accuracy = "?" if record.accuracy is None else f"{record.accuracy:.4f}"
                 called = len(called_in(record, session.last_client))
-                advance(1, f"accuracy {accuracy}  clients {record.participants}/{called}")
+                advance(1, f"{_how_good(record)}  clients {record.participants}/{called}")
                 attacks = session.attacks()
     except NothingLearned:
         _show(session.path, attacks, time.monotonic() - began)
@@ -225,6 +225,13 @@ def _tell_of_slow_code(config: "RunConfig") -> None:
             "This installation has no native code, since it was built without a C compiler: encryption is "
             "about five times slower, and the paper's small models train about three times slower."
         )
+
+
+def _how_good(record: "RoundRecord") -> str:
+    """The model of a round in a word. Without classes there is a loss alone; without a model, neither."""
+    if record.accuracy is None and record.loss is not None:
+        return f"loss {record.loss:.4f}"
+    return "accuracy ?" if record.accuracy is None else f"accuracy {record.accuracy:.4f}"
 
 
 def _show(path: Path, attacks: tuple[str, ...], seconds: float) -> None:

@@ -32,11 +32,13 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         out.print(msgspec.json.encode(overview).decode(), markup=False, soft_wrap=True)
         return _ALERT if overview.alerts else 0
-    accuracy = "?" if overview.accuracy is None else f"{100 * overview.accuracy:.2f} %"
+    quality = "accuracy ?" if overview.accuracy is None else f"accuracy {100 * overview.accuracy:.2f} %"
+    if overview.accuracy is None and overview.loss is not None:  # a task without classes
+        quality = f"loss {overview.loss:.4f}"
     planned = "?" if overview.planned is None else overview.planned
     lines = [
         f"{overview.setting} on {overview.task}: {overview.status}, round {overview.rounds} of {planned}",
-        f"test accuracy {accuracy}; {overview.participants} contributions in the last round; "
+        f"test {quality}; {overview.participants} contributions in the last round; "
         f"{overview.without_model} rounds without a model; {overview.rejected} messages rejected",
         *([f"the devices that train must answer by {overview.deadline}"] if overview.deadline else []),
         "",

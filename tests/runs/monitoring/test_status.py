@@ -88,6 +88,16 @@ def test_in_the_terminal_and_for_scripts(tmp_path: Path, capsys: pytest.CaptureF
     assert overview["clients"][1]["presence"] == "lost" and overview["status"] == "stopped"
 
 
+def test_a_task_without_classes_is_shown_by_its_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "run", status="finished")
+    (path / "rounds.jsonl").write_bytes(RoundRecord(round=0, loss=0.25, participants=4).to_json() + b"\n")
+    assert cli.main(["status", str(path)]) == 0
+    assert "test loss 0.2500; 4 contributions" in capsys.readouterr().out
+    assert "\ndapfl_loss 0.25\n" in metrics_of(read_run(path))
+
+
 def test_a_healthy_run_exits_with_0_and_a_failed_one_does_not(tmp_path: Path) -> None:
     assert cli.main(["status", str(write(tmp_path / "good", ROUNDS[0]))]) == 0
     bad = write(tmp_path / "bad", ("failed:late",) * 4, status="failed")

@@ -45,6 +45,7 @@ class RunOverview(Struct, frozen=True):
     setting: str
     rounds: int
     planned: int | None
+    loss: float | None
     accuracy: float | None
     participants: int
     without_model: int
@@ -77,6 +78,7 @@ def overview_of(run: Run) -> RunOverview:
         setting=manifest.setting,
         rounds=len(rounds),
         planned=manifest.planned_rounds,
+        loss=next((row.loss for row in reversed(rounds) if row.loss is not None), None),
         accuracy=next((row.accuracy for row in reversed(rounds) if row.accuracy is not None), None),
         participants=rounds[-1].participants if rounds else 0,
         without_model=len(rounds_without_model(rounds)),
@@ -160,6 +162,7 @@ def metrics_of(run: Run) -> str:
             "rounds_without_model_total", "counter", "Without an aggregate.", [("", overview.without_model)]
         ),
         *_metric("participants", "gauge", "Contributions in the last model.", [("", overview.participants)]),
+        *_metric("loss", "gauge", "Test loss of the last global model.", [("", overview.loss)]),
         *_metric("accuracy", "gauge", "Test accuracy of the last global model.", [("", overview.accuracy)]),
         *_metric("rejected_total", "counter", "Messages that were rejected.", [("", overview.rejected)]),
         *_metric(
