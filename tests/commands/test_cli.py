@@ -28,7 +28,12 @@ def test_help_needs_no_heavy_library() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "program"),
-    [([], "dapfl"), (["fly"], "dapfl"), (["run", "--speed", "9"], "dapfl run"), (["compare"], "dapfl compare")],
+    [
+        ([], "dapfl"),
+        (["fly"], "dapfl"),
+        (["run", "--speed", "9"], "dapfl run"),
+        (["compare"], "dapfl compare"),
+    ],
 )
 def test_a_mistyped_command_is_told_in_one_sentence_with_the_help_that_lists_what_there_is(
     arguments: list[str], program: str, capsys: pytest.CaptureFixture[str]
