@@ -65,11 +65,11 @@ def test_what_lies_beyond_the_range_is_counted_and_arrives_later() -> None:
     codec = CompactCodec(BOUNDS, 255)
     current = np.zeros(SIZE, np.float32)
     local = current.copy()
-    local[[3, 40]] = 2.0, -1.0
+    local[[3, 40]] = 32.0, -16.0
     first = codec.encode(local, 1600, ReferenceModels(current, None, SEGMENTS))
     assert first.deferred == 2
     moved = codec.decode(first.plaintexts, 1, 1600, ReferenceModels(current, None, SEGMENTS))
-    np.testing.assert_allclose(moved[[3, 40]], [0.25, -0.25])
+    np.testing.assert_allclose(moved[[3, 40]], [4.0, -4.0])
 
     # The client wants nothing new; the range has grown with the step just made.
     deferred = first.deferred
@@ -82,7 +82,18 @@ def test_what_lies_beyond_the_range_is_counted_and_arrives_later() -> None:
         assert encoded.deferred <= deferred
         deferred = encoded.deferred
     assert deferred == 0
-    np.testing.assert_allclose(moved, local, atol=1e-2)
+    np.testing.assert_allclose(moved, local, atol=0.1)
+
+
+def test_nothing_is_deferred_where_a_small_network_moves_far_in_the_first_round() -> None:
+    codec = CompactCodec(BOUNDS, 255)
+    current = np.full(SIZE, 0.1, np.float32)
+    local = np.linspace(-3.5, 3.5, SIZE, dtype=np.float32)
+    reference = ReferenceModels(current, None, SEGMENTS)
+    encoded = codec.encode(local, 1600, reference)
+    assert encoded.deferred == 0
+    moved = codec.decode(encoded.plaintexts, 1, 1600, reference)
+    np.testing.assert_allclose(moved, local, atol=codec.step(reference, SEGMENTS[0]) / 1600)
 
 
 def test_residuals_keep_small_steps_alive() -> None:
@@ -105,8 +116,9 @@ def test_the_range_follows_the_model() -> None:
         reference = ReferenceModels(np.float32(current), before, (Segment("w", 0, 2, nonnegative),))
         return tensor_range(reference, reference.segments[0])
 
-    assert range_of([0.0, 0.0], None) == 0.25
-    assert range_of([3.0, -1.0], None) == 3.0
+    assert range_of([0.0, 0.0], None) == 4.0  # in the first round networks move far
+    assert range_of([3.0, -1.0], None) == 12.0
+    assert range_of([0.0, 0.0], [0.0, 0.0]) == 0.25
     assert range_of([3.0, -1.0], [3.0, -1.0]) == 3.0
     assert range_of([3.0, -1.0], [2.5, -1.0]) == 2.0
     assert range_of([3.0, -1.0], [2.99, -1.0]) == 0.75

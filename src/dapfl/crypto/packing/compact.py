@@ -13,6 +13,7 @@ from dapfl.errors import EncodingError
 # Every client can express at least this many steps in each direction, however many clients there are.
 LEAST_LEVELS = 127
 LEAST_RANGE = 2.0**-16
+FIRST_RANGE = 4.0  # of a tensor in the first round, at least
 _BLOCK = 2**14  # numbers that are encoded or decoded at once
 
 
@@ -34,7 +35,8 @@ class CompactCodec(VectorCodec):
     R must be known to all and follow the model. After a step it is four times the largest step of the
     tensor, max|W(t) − W(t-1)|, since single clients move further than their mean; but at least a quarter of
     max|W(t)|, so that it never collapses as training settles (nor, for a tensor of zeros, under 2^-16).
-    At the first round, and for a tensor that did not move, there is no step to go by: max|W(t)|, at least
+    In the first round there is no step to go by: four times max|W(0)|, at least 4, since small networks move
+    far at once, and what is deferred comes too late. For a tensor that did not move it is max|W(t)|, at least
     1/4. For a tensor that may not be negative R is never under max|W(t)|: a fall to zero is within it.
     """
 
@@ -114,11 +116,12 @@ def tensor_range(reference: ReferenceModels, segment: Segment) -> float:
     if not len(current):
         return 1.0
     size = _largest(current)
-    moved = 0.0
-    if reference.previous is not None:
-        moved = _largest(current, reference.previous[part])
+    first = reference.previous is None
+    moved = 0.0 if reference.previous is None else _largest(current, reference.previous[part])
     if not np.isfinite(size + moved):
         raise EncodingError(f"Tensor '{segment.name}' of the global model holds numbers that are not finite.")
+    if first:
+        return max(4 * size, FIRST_RANGE)
     if moved == 0.0:
         return max(size, 0.25)
     return max(4 * moved, size if segment.nonnegative else size / 4, LEAST_RANGE)
