@@ -151,6 +151,13 @@ def test_powers_from_tables(name: str, bits: int) -> None:
             assert to_ints(got) == expected[:count]
 
 
+@pytest.mark.parametrize("name", native.usable())
+def test_a_table_begins_with_a_cache_line(name: str) -> None:
+    ring = engine(name).ring((1 << 1024) - 1)
+    tables = [ring.build_table(2, 16, 4, spacing) for spacing in (8, 4, 1)]
+    assert [table.ctypes.data % 64 for table in tables] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("bits", (200, 408))
 @pytest.mark.parametrize("name", ENGINES)
 def test_powers_from_tables_of_hundreds_of_rows(name: str, bits: int) -> None:

@@ -28,6 +28,7 @@ Words = npt.NDArray[np.uint64]
 # As in native/batch.h.
 _BITS, _MAX_LIMBS, _CHUNKS, _MESSAGE_CHUNKS = 52, 80, 4, 2
 _SMALLEST_ROOT = 64
+_LINE = 64  # bytes of a cache line
 
 
 def _load() -> ModuleType | None:
@@ -229,7 +230,7 @@ class NativeRing(Ring):
     def build_table(self, base: int, exponent_bytes: int, window: int, spacing: int) -> Any:
         """See `Ring.build_table`: the limbs of a unit and of its log, entry after entry."""
         rows = -(-8 * exponent_bytes // (window * spacing))
-        table = np.empty((rows << window) * 2 * self._limbs, np.uint64)
+        table = _on_lines((rows << window) * 2 * self._limbs)
         row = base.to_bytes(self.modulus_bytes, "little")
         inverse = self.words(self.radix * pow(base, -1, self.root) % self.root)
         _native.build_table(
@@ -325,6 +326,14 @@ def _filled(fill: Callable[[slice, Rows], None], count: int, width: int, grain: 
         return out
 
     return spread(work, count, grain)
+
+
+def _on_lines(count: int) -> Words:
+    """Room for words that begins with a cache line: then an entry of a table takes no more lines than it
+    fills, and all of them are fetched ahead."""
+    room = np.empty(count + _LINE // 8, np.uint64)
+    start = -room.ctypes.data % _LINE // 8
+    return room[start : start + count]
 
 
 def _lanes(rings: Sequence[NativeRing], exponents: Sequence[int]) -> tuple[NativeRing, Words, Rows]:
