@@ -48,6 +48,16 @@ def test_a_worker_keeps_nothing_of_an_answer_that_it_has_sent() -> None:
         assert pool.exchange({1: b"large"}, timeout=60).replies == {1: b"held by 0 large"}
 
 
+def test_clients_with_much_work_do_not_share_a_worker() -> None:
+    work = {1: 9, 2: 1, 3: 9, 4: 1, 5: 2}
+    with WorkerPool(counters(), Shared, workers=2, work=work) as pool:
+        loads = [sum(work[c] for c in CLIENTS if pool._worker_of[c] == worker) for worker in (0, 1)]
+        replies, failures = pool.exchange(to_all(b"x"), timeout=60)
+    assert loads == [11, 11]
+    assert failures == {}
+    assert replies == {client: b"%d:1:x" % client for client in CLIENTS}
+
+
 def test_clients_continue_from_given_states() -> None:
     with WorkerPool(counters(), Shared, workers=2, states={1: b"7", 4: b"9"}) as pool:
         replies, _ = pool.exchange(to_all(b"x"), timeout=60)

@@ -116,11 +116,26 @@ def _serve(connection: Connection, team: Team | None) -> None:
         pass  # the parent has closed the connection or has died
 
 
+def _placed(work: Mapping[ClientId, int], workers: int) -> dict[ClientId, int]:
+    """A worker for each client: those with the most work first, each to where there is the least so far.
+
+    >>> _placed({1: 2, 2: 3, 3: 2, 4: 2, 5: 3}, 2)
+    {2: 0, 5: 1, 1: 0, 3: 1, 4: 0}
+    """
+    loads = [0] * workers
+    places: dict[ClientId, int] = {}
+    for client in sorted(work, key=lambda client: (-work[client], client)):
+        places[client] = loads.index(min(loads))
+        loads[places[client]] += work[client]
+    return places
+
+
 class WorkerPool:
     """An `Engine` whose clients run in worker processes.
 
     `factories` build the clients inside their workers. `shared` is called each time a worker is started and
-    makes what the clients of that worker share. `workers` is 0 for one worker per core.
+    makes what the clients of that worker share. `workers` is 0 for one worker per core. `work` says how much
+    each client has to do, compared with the others; as much as any other, unless told.
     """
 
     def __init__(
@@ -130,13 +145,14 @@ class WorkerPool:
         *,
         workers: int = 0,
         states: Mapping[ClientId, bytes] | None = None,
+        work: Mapping[ClientId, int] | None = None,
     ) -> None:
         self._factories = dict(factories)
         self._shared = shared
         self._states: dict[ClientId, bytes] = dict(states or {})
         self._exchange = 0
         count = min(workers or os.cpu_count() or 1, len(self._factories))
-        self._worker_of = {client: place % count for place, client in enumerate(sorted(self._factories))}
+        self._worker_of = _placed(work or dict.fromkeys(self._factories, 1), count)
         self._workers: list[_Worker] = []
         self._team = Team() if count > 1 else None
         try:

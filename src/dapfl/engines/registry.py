@@ -51,6 +51,11 @@ class EngineSetup:
             for client, bundle in self.keys.items()
         }
 
+    def samples(self) -> dict[ClientId, int]:
+        """How many samples each client has."""
+        partition = Shared(self.config).partition
+        return {client: len(partition[client - 1]) for client in self.keys}
+
 
 @dataclass(frozen=True)
 class EngineKind:
@@ -72,7 +77,9 @@ class EngineKind:
 
 def _open_local(setup: EngineSetup) -> Engine:
     workers = device.workers(setup.config.workers)
-    return WorkerPool(setup.factories(), setup.shared, workers=workers, states=setup.states)
+    return WorkerPool(
+        setup.factories(), setup.shared, workers=workers, states=setup.states, work=setup.samples()
+    )
 
 
 def _open_inline(setup: EngineSetup) -> Engine:
