@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from dapfl.errors import DataError
@@ -14,6 +15,13 @@ class Shared:
 
 def without_data(shared: object) -> "Counter":
     raise DataError("mnist is not there")
+
+
+def ends_while_it_reads(connection: Connection, team: object) -> None:
+    """A worker process that dies over every message before it has read it to its end."""
+    connection.recv()  # its clients
+    connection.send(None)
+    connection.recv()  # whom the message is for
 
 
 @dataclass

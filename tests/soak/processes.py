@@ -14,7 +14,6 @@ all on Flower, is started as a user starts it.
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -270,7 +269,12 @@ def _kill_all(process: Process) -> None:
             child.kill()
         except psutil.NoSuchProcess:
             continue
-    while any(map(_runs, children)):
+    _wait_until_dead(children)
+
+
+def _wait_until_dead(killed: Sequence[psutil.Process]) -> None:
+    """A process that is killed does not die at once: on a busy machine it may finish a round first."""
+    while any(map(_runs, killed)):
         time.sleep(0.005)
 
 
@@ -285,7 +289,7 @@ def _kill(
     process: Process, plan: Plan, path: Path, faults: Sequence[str], most: int, rng: np.random.Generator
 ) -> list[str]:
     """Kills so many of the processes that these faults are about; which faults these were."""
-    found: list[tuple[str, int]] = []
+    found: list[tuple[str, psutil.Process]] = []
     with suppress(psutil.Error):
         run = psutil.Process(process.pid)
         direct, every = run.children(), run.children(recursive=True)
@@ -295,14 +299,15 @@ def _kill(
             name = "multiprocessing.spawn" if plan.engine == "local" else _COMMAND_LINES[fault]
             with suppress(psutil.Error):  # it has just ended
                 if child not in direct if plan.prepared else name in str(child.cmdline()):
-                    found.append((fault, child.pid))
-    killed: list[str] = []
+                    found.append((fault, child))
+    killed: list[tuple[str, psutil.Process]] = []
     for place in rng.permutation(len(found))[:most]:
-        fault, pid = found[place]
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-            killed.append(fault)
-    return killed
+        fault, child = found[place]
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+            killed.append((fault, child))
+    _wait_until_dead([child for _, child in killed])
+    return [fault for fault, _ in killed]
 
 
 def _detached(path: Path) -> list[psutil.Process]:
