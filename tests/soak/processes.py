@@ -5,8 +5,9 @@ between; then it is resumed, until it has finished. If everyone took part in eve
 that of a run without faults, on either engine; in any case every round is there once, adds something up,
 and counts those that it has taken. A fault waits for 0 to 2 more rounds and then for a random part of one.
 So most faults meet a run at work, some meet one that starts, and a run lasts for many of them. Where single
-processes are killed, up to three are at once. Then a round is waited for, since a client whose message kills
-its worker twice is given up for the round.
+processes are killed, several are at once: up to three, and up to five on Flower, where a fault costs most and
+there are six. Then a round is waited for, since a client whose message kills its worker twice is given up for
+the round.
 
 On the local engine most runs are `Prepared`, which saves nearly all that a fault costs. Every eighth, and
 all on Flower, is started as a user starts it.
@@ -45,6 +46,7 @@ _VICTIMS: dict[Engine, tuple[str, ...]] = {
     "local": ("worker-killed",),
     "flower": ("worker-killed", "supernode-killed"),
 }
+_AT_ONCE: dict[Engine, int] = {"local": 3, "flower": 5}
 _FULL = "disk-full"  # of the local engine: a disk of its own, where this user may mount one
 _BETWEEN = ("run-killed", "newest-checkpoint-damaged", "newest-checkpoint-missing")
 _COMMAND_LINES = {
@@ -123,7 +125,8 @@ def run_with_faults(tally: FaultTally, seed: int, plan: Plan) -> None:
                 process = _start(folder, plan, path)
             else:
                 several = fault == _SEVERAL
-                faults, most = (_VICTIMS[plan.engine], int(rng.integers(1, 4))) if several else ([fault], 1)
+                most = int(rng.integers(_AT_ONCE[plan.engine])) + 1 if several else 1
+                faults = _VICTIMS[plan.engine] if several else [fault]
                 killed = _kill(process, plan, path, faults, most, rng)
                 tally.faults.update(f"{plan.engine}: {each}" for each in killed)
                 pause = bool(killed)
