@@ -76,14 +76,23 @@ def plan(number: int) -> Plan:
     decryption = "committee" if (number + number // 12) % 2 else "shared"
     if number % 12 == 11:
         return Plan("flower", decryption)
-    if number % 8 == 0:
-        return Plan("local", decryption)
-    return Plan("local", decryption, prepared=True, rounds=120, most=80)
+    return _locally(decryption, as_user=number % 8 == 0)
+
+
+def plan_on_local(number: int) -> Plan:
+    """Of the run with this number, where none is on Flower."""
+    return _locally("committee" if (number + number // 8) % 2 else "shared", as_user=number % 8 == 0)
 
 
 def plan_on_flower(number: int) -> Plan:
     """Of the run with this number, where all are on Flower."""
     return Plan("flower", "committee" if number % 2 else "shared")
+
+
+def _locally(decryption: str, as_user: bool) -> Plan:
+    if as_user:
+        return Plan("local", decryption)
+    return Plan("local", decryption, prepared=True, rounds=120, most=80)
 
 
 Process = Prepared | subprocess.Popen[Any]
