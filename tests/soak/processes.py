@@ -6,8 +6,8 @@ that of a run without faults, on either engine; in any case every round is there
 and counts those that it has taken. A fault waits for 0 to 2 more rounds and then for a random part of one.
 So most faults meet a run at work, some meet one that starts, and a run lasts for many of them. Where single
 processes are killed, several are at once: up to three, and up to five on Flower, where a fault costs most and
-there are six. Then a round is waited for, since a client whose message kills its worker twice is given up for
-the round.
+there are six to nine. Then a round is waited for, since a client whose message kills its worker twice is
+given up for the round.
 
 On the local engine most runs are `Prepared`, which saves nearly all that a fault costs. Every eighth, and
 all on Flower, is started as a user starts it.
@@ -44,7 +44,7 @@ _KINDS: dict[Engine, tuple[str, ...]] = {
 }
 _VICTIMS: dict[Engine, tuple[str, ...]] = {
     "local": ("worker-killed",),
-    "flower": ("worker-killed", "supernode-killed"),
+    "flower": ("worker-killed", "supernode-killed", "clientapp-killed"),
 }
 _AT_ONCE: dict[Engine, int] = {"local": 3, "flower": 5}
 _FULL = "disk-full"  # of the local engine: a disk of its own, where this user may mount one
@@ -52,6 +52,7 @@ _BETWEEN = ("run-killed", "newest-checkpoint-damaged", "newest-checkpoint-missin
 _COMMAND_LINES = {
     "worker-killed": "apps.worker",
     "supernode-killed": "flower-supernode",
+    "clientapp-killed": "flwr-clientapp",
     "superlink-killed": "flower-superlink",
 }
 
@@ -81,7 +82,7 @@ def plan(number: int) -> Plan:
 
 def plan_on_local(number: int) -> Plan:
     """Of the run with this number, where none is on Flower."""
-    return _locally("committee" if (number + number // 8) % 2 else "shared", as_user=number % 8 == 0)
+    return _locally("committee" if (number + number // 8) % 2 else "shared", as_user=number % 8 == 7)
 
 
 def plan_on_flower(number: int) -> Plan:
