@@ -86,7 +86,7 @@ def plan_on_local(number: int) -> Plan:
 
 
 def plan_on_flower(number: int) -> Plan:
-    """Of the run with this number, where all are on Flower: short, so that a soak that is stopped loses little."""
+    """Of the run with this number, where all are on Flower: short, so that a soak that ends loses little."""
     return Plan("flower", "committee" if number % 2 else "shared", rounds=10)
 
 
