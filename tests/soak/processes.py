@@ -113,7 +113,7 @@ def run_with_faults(tally: FaultTally, seed: int, plan: Plan) -> None:
             more, share = max(pause, int(rng.integers(3))), float(rng.uniform())
             pause = False
             if _ended_after(process, path, more) or _ended_within(process, share * _seconds(path, usual)):
-                if process.returncode == 0:
+                if _finished(process, path):
                     break
                 if not _is_named(tally, where, folder):
                     return
@@ -126,7 +126,7 @@ def run_with_faults(tally: FaultTally, seed: int, plan: Plan) -> None:
             elif fault == _FULL:
                 with _filled(path.parent):
                     ended = _ended_within(process, 10 * _seconds(path, usual) + 5)
-                if ended and process.returncode == 0:
+                if ended and _finished(process, path):
                     break
                 if not ended:
                     _kill_all(process)  # it waits for something else; a full disk is named where it writes
@@ -142,7 +142,7 @@ def run_with_faults(tally: FaultTally, seed: int, plan: Plan) -> None:
                 pause = bool(killed)
                 continue
             tally.faults[f"{plan.engine}: {fault}"] += 1
-        while not _ended_within(process, _PATIENCE) or process.returncode != 0:
+        while not _ended_within(process, _PATIENCE) or not _finished(process, path):
             if process.returncode is None or not (path / "manifest.json").exists():
                 tally.problems.append(f"{where}: the run does not end: {_log(folder)}")
                 _kill_all(process)
@@ -152,6 +152,14 @@ def run_with_faults(tally: FaultTally, seed: int, plan: Plan) -> None:
             process = _start(folder, plan, path)
         _check(tally, where, path, plan.rounds, expected)
     tally.runs += 1
+
+
+def _finished(process: Process, path: Path) -> bool:
+    """Whether a run that has ended is complete. It may have been killed after its last deed."""
+    manifest = path / "manifest.json"
+    return process.returncode == 0 or (
+        manifest.exists() and json.loads(manifest.read_bytes())["status"] == "finished"
+    )
 
 
 def _is_named(tally: FaultTally, where: str, folder: str) -> bool:
