@@ -93,7 +93,7 @@ def plan_on_flower(number: int) -> Plan:
 def _locally(decryption: str, as_user: bool) -> Plan:
     if as_user:
         return Plan("local", decryption)
-    return Plan("local", decryption, prepared=True, rounds=120, most=80)
+    return Plan("local", decryption, prepared=True, rounds=60, most=40)
 
 
 Process = Prepared | subprocess.Popen[Any]
