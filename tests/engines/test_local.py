@@ -19,6 +19,7 @@ from tests.engines.handlers import (
     Raising,
     Shared,
     Slow,
+    ends_while_it_answers,
     ends_while_it_reads,
     without_data,
 )
@@ -123,6 +124,15 @@ def test_a_message_that_no_worker_lives_to_read_is_given_up(monkeypatch: pytest.
     monkeypatch.setattr(local, "_serve", ends_while_it_reads)
     with WorkerPool({1: partial(Counter, 1)}, Shared, workers=1) as pool:
         assert pool.exchange({1: b"large"}, timeout=60) == ({}, {1: "worker-died"})
+
+
+def test_a_worker_that_dies_in_the_middle_of_its_answer_is_replaced_like_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Answers are larger than what the system keeps of them, so a kill can leave half of one."""
+    monkeypatch.setattr(local, "_serve", ends_while_it_answers)
+    with WorkerPool({1: partial(Counter, 1)}, Shared, workers=1) as pool:
+        assert pool.exchange({1: b"x"}, timeout=60) == ({}, {1: "worker-died"})
 
 
 def test_a_client_that_keeps_killing_its_worker_fails_and_the_others_go_on(tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ class _Answer:
 
     @classmethod
     def receive(cls, connection: Connection) -> "_Answer | None":
-        """What `send` has sent; None if its process says that it has read its request; EOFError if it has
-        died on the way."""
+        """What `send` has sent; None if its process says that it has read its request; EOFError or OSError if
+        it has died, perhaps in the middle of a message."""
         if (head := connection.recv()) is None:
             return None
         exchange, client, answered = head
@@ -185,7 +185,7 @@ class WorkerPool:
                     continue
                 try:
                     answer = _Answer.receive(worker.connection)
-                except (EOFError, ConnectionResetError):
+                except (EOFError, OSError):
                     self._restart(index, deaths, failures)
                     continue
                 if answer is None:
