@@ -1,8 +1,10 @@
 """Small clients for the tests of the local engine, in a module that worker processes can import."""
 
 import os
+import struct
 import sys
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from dapfl.errors import DataError
@@ -14,6 +16,23 @@ class Shared:
 
 def without_data(shared: object) -> "Counter":
     raise DataError("mnist is not there")
+
+
+def ends_while_it_reads(connection: Connection, team: object) -> None:
+    """A worker process that dies over every message before it has read it to its end."""
+    connection.recv()  # its clients
+    connection.send(None)
+    connection.recv()  # whom the message is for
+
+
+def ends_while_it_answers(connection: Connection, team: object) -> None:
+    """A worker process that dies over every message with its answer half sent."""
+    connection.recv()  # its clients
+    connection.send(None)
+    connection.recv()  # whom the message is for
+    connection.recv_bytes()
+    connection.send(None)
+    os.write(connection.fileno(), struct.pack("!i", 100) + b"half of an answer")
 
 
 @dataclass

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dapfl.engines.local import WorkerPool
+from dapfl.engines import local
+from dapfl.engines.local import ClientFactory, WorkerPool
 from dapfl.errors import DataError
 from tests.engines.handlers import (
     Counter,
@@ -18,6 +19,8 @@ from tests.engines.handlers import (
     Raising,
     Shared,
     Slow,
+    ends_while_it_answers,
+    ends_while_it_reads,
     without_data,
 )
 
@@ -99,6 +102,47 @@ def test_a_worker_that_was_killed_between_two_exchanges_is_no_fault_of_the_next_
         replies, failures = pool.exchange(to_all(b"die"), timeout=60)  # and then its message kills one, once
     assert failures == {}
     assert replies == {client: b"%d:2:die" % client for client in CLIENTS}
+
+
+def test_a_worker_that_is_killed_before_it_has_read_a_message_is_no_fault_of_that_message(
+    tmp_path: Path,
+) -> None:
+    """Not even if it was alive when the message was sent, as far as anybody could know."""
+    factories: dict[int, ClientFactory] = {
+        1: partial(Mortal, 1, folder=tmp_path, deaths=1),
+        2: partial(Counter, 2),
+    }
+    with WorkerPool(factories, Shared, workers=2) as pool:
+        worker = pool._workers[0].process
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGSTOP)
+        os.waitpid(worker.pid, os.WUNTRACED)
+        replies: dict[int, bytes] = {}
+
+        def arrived(client: int, reply: bytes) -> None:
+            replies[client] = reply
+            if client == 2:  # so the other message is on its way, too, to a worker that does not read it
+                worker.kill()
+
+        _, failures = pool.exchange(dict.fromkeys((1, 2), b"die"), timeout=60, arrived=arrived)
+    assert failures == {}
+    assert replies == {1: b"1:1:die", 2: b"2:1:die"}  # although then the message killed a worker, once
+
+
+def test_a_message_that_no_worker_lives_to_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be too large for the machine's memory."""
+    monkeypatch.setattr(local, "_serve", ends_while_it_reads)
+    with WorkerPool({1: partial(Counter, 1)}, Shared, workers=1) as pool:
+        assert pool.exchange({1: b"large"}, timeout=60) == ({}, {1: "worker-died"})
+
+
+def test_a_worker_that_dies_in_the_middle_of_its_answer_is_replaced_like_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Answers are larger than what the system keeps of them, so a kill can leave half of one."""
+    monkeypatch.setattr(local, "_serve", ends_while_it_answers)
+    with WorkerPool({1: partial(Counter, 1)}, Shared, workers=1) as pool:
+        assert pool.exchange({1: b"x"}, timeout=60) == ({}, {1: "worker-died"})
 
 
 def test_a_client_that_keeps_killing_its_worker_fails_and_the_others_go_on(tmp_path: Path) -> None:

@@ -43,15 +43,19 @@ class Counts:
         return int(self.parts.get(part, {}).get("batches", 0))
 
     def add(self, part: str, **more: Any) -> None:
-        """Adds to the counts of a part; numbers and numbers by name."""
-        mine = self.parts.setdefault(part, {})
-        for name, value in {"batches": 1, **more}.items():
-            if isinstance(value, Mapping):
-                inner = mine.setdefault(name, {})
-                for key in sorted(value):
-                    inner[key] = inner.get(key, 0) + value[key]
-            else:
-                mine[name] = mine.get(name, 0) + value
+        """Adds to the counts of a part; numbers and numbers by name.
+
+        Also to those of this session, so that what was tried with which commit can be told apart.
+        """
+        for parts in (self.parts, self.sessions[-1].setdefault("added", {})):
+            mine = parts.setdefault(part, {})
+            for name, value in {"batches": 1, **more}.items():
+                if isinstance(value, Mapping):
+                    inner = mine.setdefault(name, {})
+                    for key in sorted(value):
+                        inner[key] = inner.get(key, 0) + value[key]
+                else:
+                    mine[name] = mine.get(name, 0) + value
 
     def largest(self, part: str, **values: float) -> None:
         """Notes the largest values that were seen."""

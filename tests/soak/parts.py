@@ -9,7 +9,7 @@ from tests.soak.decoders import DECODERS, fuzz
 from tests.soak.faults import FaultTally, run_with_faults
 from tests.soak.hostile import Tally, attack, megabytes
 from tests.soak.left_behind import ENDS, search
-from tests.soak.processes import Plan, plan, plan_on_flower
+from tests.soak.processes import Plan, plan, plan_on_flower, plan_on_local
 from tests.soak.processes import run_with_faults as run_processes
 from tests.soak.scenes import FULL_BITS, KEY_BITS
 from tests.soak.secrets import leaks
@@ -120,6 +120,7 @@ PARTS: dict[str, Callable[[Counts], None]] = {
     "messages-2048": partial(messages, part="messages-2048", count=_FEW_MESSAGES, bits=FULL_BITS),
     "faults": faults,
     "processes": processes,
+    "processes-local": partial(processes, part="processes-local", plan=plan_on_local),
     "processes-flower": partial(processes, part="processes-flower", plan=plan_on_flower),
     "secrets": secrets,
     "files": files,

@@ -5,8 +5,9 @@ between; then it is resumed, until it has finished. If everyone took part in eve
 that of a run without faults, on either engine; in any case every round is there once, adds something up,
 and counts those that it has taken. A fault waits for 0 to 2 more rounds and then for a random part of one.
 So most faults meet a run at work, some meet one that starts, and a run lasts for many of them. Where single
-processes are killed, up to three are at once. Then a round is waited for, since a client whose message kills
-its worker twice is given up for the round.
+processes are killed, several are at once: up to three, and up to five on Flower, where a fault costs most and
+there are six to nine. Then a round is waited for, since a client whose message kills its worker twice is
+given up for the round.
 
 On the local engine most runs are `Prepared`, which saves nearly all that a fault costs. Every eighth, and
 all on Flower, is started as a user starts it.
@@ -14,7 +15,6 @@ all on Flower, is started as a user starts it.
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -44,13 +44,15 @@ _KINDS: dict[Engine, tuple[str, ...]] = {
 }
 _VICTIMS: dict[Engine, tuple[str, ...]] = {
     "local": ("worker-killed",),
-    "flower": ("worker-killed", "supernode-killed"),
+    "flower": ("worker-killed", "supernode-killed", "clientapp-killed"),
 }
+_AT_ONCE: dict[Engine, int] = {"local": 3, "flower": 5}
 _FULL = "disk-full"  # of the local engine: a disk of its own, where this user may mount one
 _BETWEEN = ("run-killed", "newest-checkpoint-damaged", "newest-checkpoint-missing")
 _COMMAND_LINES = {
     "worker-killed": "apps.worker",
     "supernode-killed": "flower-supernode",
+    "clientapp-killed": "flwr-clientapp",
     "superlink-killed": "flower-superlink",
 }
 
@@ -75,14 +77,23 @@ def plan(number: int) -> Plan:
     decryption = "committee" if (number + number // 12) % 2 else "shared"
     if number % 12 == 11:
         return Plan("flower", decryption)
-    if number % 8 == 0:
-        return Plan("local", decryption)
-    return Plan("local", decryption, prepared=True, rounds=120, most=80)
+    return _locally(decryption, as_user=number % 8 == 0)
+
+
+def plan_on_local(number: int) -> Plan:
+    """Of the run with this number, where none is on Flower."""
+    return _locally("committee" if (number + number // 8) % 2 else "shared", as_user=number % 8 == 7)
 
 
 def plan_on_flower(number: int) -> Plan:
-    """Of the run with this number, where all are on Flower."""
-    return Plan("flower", "committee" if number % 2 else "shared")
+    """Of the run with this number, where all are on Flower: short, so that a soak that ends loses little."""
+    return Plan("flower", "committee" if number % 2 else "shared", rounds=10)
+
+
+def _locally(decryption: str, as_user: bool) -> Plan:
+    if as_user:
+        return Plan("local", decryption)
+    return Plan("local", decryption, prepared=True, rounds=60, most=40)
 
 
 Process = Prepared | subprocess.Popen[Any]
@@ -102,7 +113,7 @@ def run_with_faults(tally: FaultTally, seed: int, plan: Plan) -> None:
             more, share = max(pause, int(rng.integers(3))), float(rng.uniform())
             pause = False
             if _ended_after(process, path, more) or _ended_within(process, share * _seconds(path, usual)):
-                if process.returncode == 0:
+                if _finished(process, path):
                     break
                 if not _is_named(tally, where, folder):
                     return
@@ -115,7 +126,7 @@ def run_with_faults(tally: FaultTally, seed: int, plan: Plan) -> None:
             elif fault == _FULL:
                 with _filled(path.parent):
                     ended = _ended_within(process, 10 * _seconds(path, usual) + 5)
-                if ended and process.returncode == 0:
+                if ended and _finished(process, path):
                     break
                 if not ended:
                     _kill_all(process)  # it waits for something else; a full disk is named where it writes
@@ -124,13 +135,14 @@ def run_with_faults(tally: FaultTally, seed: int, plan: Plan) -> None:
                 process = _start(folder, plan, path)
             else:
                 several = fault == _SEVERAL
-                faults, most = (_VICTIMS[plan.engine], int(rng.integers(1, 4))) if several else ([fault], 1)
+                most = int(rng.integers(_AT_ONCE[plan.engine])) + 1 if several else 1
+                faults = _VICTIMS[plan.engine] if several else [fault]
                 killed = _kill(process, plan, path, faults, most, rng)
                 tally.faults.update(f"{plan.engine}: {each}" for each in killed)
                 pause = bool(killed)
                 continue
             tally.faults[f"{plan.engine}: {fault}"] += 1
-        while not _ended_within(process, _PATIENCE) or process.returncode != 0:
+        while not _ended_within(process, _PATIENCE) or not _finished(process, path):
             if process.returncode is None or not (path / "manifest.json").exists():
                 tally.problems.append(f"{where}: the run does not end: {_log(folder)}")
                 _kill_all(process)
@@ -140,6 +152,14 @@ def run_with_faults(tally: FaultTally, seed: int, plan: Plan) -> None:
             process = _start(folder, plan, path)
         _check(tally, where, path, plan.rounds, expected)
     tally.runs += 1
+
+
+def _finished(process: Process, path: Path) -> bool:
+    """Whether a run that has ended is complete. It may have been killed after its last deed."""
+    manifest = path / "manifest.json"
+    return process.returncode == 0 or (
+        manifest.exists() and json.loads(manifest.read_bytes())["status"] == "finished"
+    )
 
 
 def _is_named(tally: FaultTally, where: str, folder: str) -> bool:
@@ -270,7 +290,12 @@ def _kill_all(process: Process) -> None:
             child.kill()
         except psutil.NoSuchProcess:
             continue
-    while any(map(_runs, children)):
+    _wait_until_dead(children)
+
+
+def _wait_until_dead(killed: Sequence[psutil.Process]) -> None:
+    """A process that is killed does not die at once: on a busy machine it may finish a round first."""
+    while any(map(_runs, killed)):
         time.sleep(0.005)
 
 
@@ -285,7 +310,7 @@ def _kill(
     process: Process, plan: Plan, path: Path, faults: Sequence[str], most: int, rng: np.random.Generator
 ) -> list[str]:
     """Kills so many of the processes that these faults are about; which faults these were."""
-    found: list[tuple[str, int]] = []
+    found: list[tuple[str, psutil.Process]] = []
     with suppress(psutil.Error):
         run = psutil.Process(process.pid)
         direct, every = run.children(), run.children(recursive=True)
@@ -295,14 +320,15 @@ def _kill(
             name = "multiprocessing.spawn" if plan.engine == "local" else _COMMAND_LINES[fault]
             with suppress(psutil.Error):  # it has just ended
                 if child not in direct if plan.prepared else name in str(child.cmdline()):
-                    found.append((fault, child.pid))
-    killed: list[str] = []
+                    found.append((fault, child))
+    killed: list[tuple[str, psutil.Process]] = []
     for place in rng.permutation(len(found))[:most]:
-        fault, pid = found[place]
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-            killed.append(fault)
-    return killed
+        fault, child = found[place]
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+            killed.append((fault, child))
+    _wait_until_dead([child for _, child in killed])
+    return [fault for fault, _ in killed]
 
 
 def _detached(path: Path) -> list[psutil.Process]:

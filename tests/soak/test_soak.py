@@ -1,5 +1,6 @@
 """The short form of scripts/soak."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from dapfl.federation.server import reception
 from dapfl.federation.server.central_server import CentralServer
 from dapfl.federation.server_state import partial_sum
 from tests.federation.small import Small
+from tests.soak.counts import Counts
 from tests.soak.faults import FaultTally, run_with_faults
 from tests.soak.hostile import Tally, attack
 from tests.soak.load import FLOODERS, KINDS, LOOKED_AT, hostile_messages
@@ -90,6 +92,17 @@ def test_for_a_committee_cs_has_the_uploads_in_one_message(monkeypatch):
     small_batches(monkeypatch)
     clients = 8
     assert server_peak(300_000, clients, 512, decryption="committee", traced=True).models < clients + 4
+
+
+def test_counts_are_continued_and_told_apart_by_session(tmp_path):
+    path = tmp_path / "soak.json"
+    for command, count in (("first", 2), ("second", 3)):
+        counts = Counts.read(path, command)
+        counts.add("faults", faults=count, kinds={"killed": count})
+        counts.write(path)
+    kept = json.loads(path.read_text())
+    assert kept["parts"] == {"faults": {"batches": 2, "faults": 5, "kinds": {"killed": 5}}}
+    assert [each["added"]["faults"]["faults"] for each in kept["sessions"]] == [2, 3]
 
 
 @pytest.mark.processes

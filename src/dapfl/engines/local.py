@@ -24,6 +24,7 @@ from dapfl.federation.transport import Arrival, ClientId, Exchange
 from dapfl.system.processes import WORKERS, WorkerProcess
 
 _ATTEMPTS = 2  # a message whose client kills its worker twice is reported as failed
+_DELIVERIES = 3  # and so is one that so many workers did not live to read
 _STARTS = 3  # a worker that dies this often while it starts is given up
 
 
@@ -60,9 +61,12 @@ class _Answer:
             connection.send_bytes(self.state)
 
     @classmethod
-    def receive(cls, connection: Connection) -> "_Answer":
-        """What `send` has sent; EOFError if its process has died on the way."""
-        exchange, client, answered = connection.recv()
+    def receive(cls, connection: Connection) -> "_Answer | None":
+        """What `send` has sent; None if its process says that it has read its request; EOFError or OSError if
+        it has died, perhaps in the middle of a message."""
+        if (head := connection.recv()) is None:
+            return None
+        exchange, client, answered = head
         if not answered:
             return cls(exchange, client)
         return cls(exchange, client, connection.recv_bytes(), connection.recv_bytes())
@@ -76,18 +80,23 @@ def _answer(exchange: int, client: ClientId, hosted: HostedClient, message: byte
         return _Answer(exchange, client)
 
 
+_Deaths = Counter[tuple[ClientId, bool]]
+"""How many workers have died over a client's message in an exchange, by whether they had read it."""
+
+
 @dataclass
 class _Worker:
     """A worker process, the request it is working on (with the clients still to answer), and its queue.
 
-    A queued request is sent only when the worker is idle, so neither end can block on a full pipe. `reached`
-    is false if the worker had died before its request came.
+    A queued request is sent only when the worker is idle, so neither end can block on a full pipe. `begun`
+    says that the worker has read its request. Only it can know: a message can be sent to a worker that is
+    dying, and the system may take its time to say that a process has died.
     """
 
     process: WorkerProcess
     connection: Connection
     current: _Request | None = None
-    reached: bool = True
+    begun: bool = False
     queue: deque[_Request] = field(default_factory=deque)
 
 
@@ -109,6 +118,7 @@ def _serve(connection: Connection, team: Team | None) -> None:
         while True:
             exchange, its_clients = connection.recv()
             message = connection.recv_bytes()
+            connection.send(None)  # it has begun
             for client in its_clients:
                 # Nothing is kept of an answer: the next one may need the memory.
                 _answer(exchange, client, clients[client], message).send(connection)
@@ -179,7 +189,7 @@ class WorkerPool:
         replies: dict[ClientId, bytes] = {}
         failures: dict[ClientId, str] = {}
         unanswered = set(messages)
-        deaths: Counter[ClientId] = Counter()
+        deaths: _Deaths = Counter()
         for index, request in self._requests(messages):
             self._workers[index].queue.append(request)
         while unanswered:
@@ -190,10 +200,14 @@ class WorkerPool:
                 if worker.connection not in ready:
                     continue
                 try:
-                    client, reply = self._take(worker, _Answer.receive(worker.connection), failures)
-                except (EOFError, ConnectionResetError):
+                    answer = _Answer.receive(worker.connection)
+                except (EOFError, OSError):
                     self._restart(index, deaths, failures)
                     continue
+                if answer is None:
+                    worker.begun = True
+                    continue
+                client, reply = self._take(worker, answer, failures)
                 if reply is not None:
                     unanswered.discard(client)
                     if arrived is not None:
@@ -239,7 +253,7 @@ class WorkerPool:
     def _send_queued(self) -> None:
         for worker in self._workers:
             if worker.queue and worker.current is None:
-                worker.current, worker.reached = worker.queue.popleft(), worker.process.is_alive()
+                worker.current, worker.begun = worker.queue.popleft(), False
                 # If the worker has died meanwhile, the next receive notices it.
                 with suppress(BrokenPipeError, ConnectionResetError):
                     worker.connection.send((worker.current.exchange, worker.current.clients))
@@ -260,7 +274,7 @@ class WorkerPool:
             failures[answer.client] = "client-error"
         return answer.client, answer.reply
 
-    def _restart(self, index: int, deaths: Counter[ClientId], failures: dict[ClientId, str]) -> None:
+    def _restart(self, index: int, deaths: _Deaths, failures: dict[ClientId, str]) -> None:
         """Replaces a worker that has died, with its clients' last states and what they had not answered."""
         old = self._workers[index]
         self._replace(index)
@@ -271,8 +285,8 @@ class WorkerPool:
             return
         unanswered = old.current
         culprit = unanswered.clients[0]  # clients are served in order, so the worker died on this one
-        deaths[culprit] += old.reached
-        if deaths[culprit] >= _ATTEMPTS:
+        deaths[culprit, old.begun] += 1
+        if deaths[culprit, old.begun] >= (_ATTEMPTS if old.begun else _DELIVERIES):
             failures[culprit] = "worker-died"
             unanswered = replace(unanswered, clients=unanswered.clients[1:])
         if unanswered.clients:

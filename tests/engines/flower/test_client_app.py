@@ -1,5 +1,7 @@
 """Nothing leaves a device but the protocol's replies and the codes of failures."""
 
+import os
+import sys
 from typing import Any
 
 import pytest
@@ -46,6 +48,26 @@ def test_the_worker_gets_the_message_and_how_long_it_took_to_arrive(monkeypatch:
     monkeypatch.setattr(client_app, "ask", ask)
     assert unpack(answer(pack(b"call"), {"state-dir": "folder"})) == b"sealed"
     assert asked == [("folder", b"call", True)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "executor"),
+    [(["--parent-pid", "123"], 123), ([], os.getppid()), (["--parent-pid"], os.getppid())],
+)
+def test_a_worker_ends_with_the_executor_that_has_started_the_app_even_if_that_has_died_already(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], executor: int
+) -> None:
+    """The parent of an orphan may be process 1: a worker that waited for its end would never end."""
+    asked: list[int] = []
+
+    def ask(folder: Any, message: bytes, transfer_seconds: float, executor: int) -> bytes:
+        asked.append(executor)
+        return b"sealed"
+
+    monkeypatch.setattr(client_app, "ask", ask)
+    monkeypatch.setattr(sys, "argv", ["flwr-clientapp", "--token", "t", *arguments])
+    answer(pack(b"call"), {"state-dir": "folder"})
+    assert asked == [executor]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,17 @@
 """Clients that save their states, their worker processes, and the codes of their failures."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
 from dapfl.engines.flower.apps.persistent_client import FileStateStore, PersistentClient
@@ -145,6 +149,32 @@ def test_a_worker_that_has_died_is_replaced(tmp_path: Path, executor: subprocess
         ask(tmp_path, b"hello", 0.0, executor.pid)
     assert socket_of(tmp_path) != first
     assert not first.parent.exists()  # the next worker removes it
+
+
+@pytest.mark.processes
+def test_a_worker_that_is_killed_while_it_starts_is_started_once_more(
+    tmp_path: Path, executor: subprocess.Popen[bytes]
+) -> None:
+    """Otherwise one kill would cost the client its round."""
+    with ThreadPoolExecutor() as asking, (tmp_path / "worker.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a worker that starts waits for this
+        asked = asking.submit(ask, tmp_path, b"hello", 0.0, executor.pid)
+        wait_until(lambda: starting_workers(tmp_path) != [], "a worker", 60)
+        (worker,) = starting_workers(tmp_path)
+        worker.kill()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        with pytest.raises(WorkerFailure, match="bad-configuration"):  # which the next worker says
+            asked.result()
+
+
+def starting_workers(folder: Path) -> list[psutil.Process]:
+    """The processes that have opened the folder's lock, other than this one."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            paths = [] if process.pid == os.getpid() else [file.path for file in process.open_files()]
+            found += [process] if str(folder / "worker.lock") in paths else []
+    return found
 
 
 def command_of(process: Path) -> str:

@@ -1,7 +1,9 @@
 """The ClientApp of `dapfl run`: answers one message. Of a failure, only a short code leaves the device."""
 
 import os
+import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -29,5 +31,15 @@ def train(message: Message, context: Context) -> Message:
 def _answer(message: bytes, seconds: float, context: Context) -> bytes:
     if service := context.node_config.get("worker-socket"):
         return worker_service.ask(Path(str(service)), message, seconds)
-    # Our parent is the SuperNode's executor. The worker ends when it does.
-    return ask(Path(str(context.node_config["state-dir"])), message, seconds, executor=os.getppid())
+    return ask(Path(str(context.node_config["state-dir"])), message, seconds, _executor())
+
+
+def _executor() -> int:
+    """The SuperNode's executor, which has started this process: the worker ends when it does.
+
+    If it has died meanwhile, the parent of this process is another, which may never end. A worker that waits
+    for that would outlive the run, with all its keys.
+    """
+    with suppress(ValueError, IndexError):
+        return int(sys.argv[sys.argv.index("--parent-pid") + 1])
+    return os.getppid()

@@ -27,6 +27,10 @@ _FLOWER_FAILURES = {
     8: "client-app-crashed",
 }
 
+# After these, a client is sent its message once more: its node or its ClientApp has died, perhaps before the
+# client was reached.
+_SENT_AGAIN = ("node-lost", "client-app-crashed")
+
 NodeLookup = Callable[[Grid], Mapping[ClientId, int]]
 """Finds the Flower node id of each client that is online now."""
 
@@ -78,8 +82,8 @@ class FlowerTransport:
     """A `Transport` over a Flower `Grid`.
 
     A client that is offline at the start of an exchange is not waited for. A client whose node is lost during
-    the exchange is sent its message again if it comes back within `rejoin` seconds. That is safe: a client
-    recognises a message that it has answered, and gives the same answer again.
+    the exchange, or whose ClientApp dies, is sent its message again if its node is there within `rejoin`
+    seconds. That is safe: a client recognises a message that it has answered, and gives the same answer.
     """
 
     def __init__(
@@ -144,7 +148,7 @@ class FlowerTransport:
                     arrived(sent.client, outcome)
                 elif isinstance(outcome, bytes):
                     replies[sent.client] = outcome
-                elif outcome == "node-lost" and not sent.resent:
+                elif outcome in _SENT_AGAIN and not sent.resent:
                     lost[sent.client] = sent, self._clock() + self._rejoin
                 else:
                     failures[sent.client] = outcome

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 _ADDRESS_FILE = "worker.json"
 _LOCK_FILE = "worker.lock"
 _PREFIX = "dapfl-worker-"
+_STARTS = 2  # a worker that is killed while it starts is started once more
 _REPLY, FAILURE = b"r", b"f"  # the first byte of what a worker sends back
 SECONDS = struct.Struct("<d")
 _CODES: dict[type[Exception], str] = {
@@ -113,10 +114,12 @@ def _connect_to_running(folder: Path) -> "Connection[Any, Any]":
 def _start(folder: Path, executor: int) -> None:
     """Starts a worker and waits until it listens."""
     command = [sys.executable, "-m", "dapfl.engines.flower.apps.worker", str(folder.resolve()), str(executor)]
-    # The output ends when the worker closes its end of the pipe: once it listens, or when it fails.
-    started = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
-    if started.stdout != b"ready":
-        raise WorkerFailure("worker-not-started")
+    for _ in range(_STARTS):
+        # The output ends when the worker closes its end of the pipe: once it listens, or when it fails.
+        started = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
+        if started.stdout == b"ready":
+            return
+    raise WorkerFailure("worker-not-started")
 
 
 def detach() -> None:
