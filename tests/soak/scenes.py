@@ -5,12 +5,12 @@ as it was, or the same one, if nothing has changed.
 """
 
 import copy
+import copyreg
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
 from dapfl.federation.client import Client
-from dapfl.federation.global_model.committee_decryption import CommitteeDecryption
 from dapfl.federation.messages import Signed, associated_data, decode_delivery, decode_sealed
 from dapfl.federation.server.central_server import CentralServer
 from dapfl.federation.transport import ClientId
@@ -28,6 +28,10 @@ SCENES: tuple[tuple[Name, Moment], ...] = (
 )
 KEY_BITS, FULL_BITS = 256, 2048  # small keys take a fiftieth of the time, and the same code
 BEHIND = 3  # this client has missed rounds, and gets more than the others
+
+
+# Participants hold views of the messages that they have taken; a copy of one has bytes of its own.
+copyreg.pickle(memoryview, lambda view: (memoryview, (bytes(view),)))  # type: ignore[arg-type]
 
 
 @dataclass
@@ -77,8 +81,6 @@ class Scene:
     def _copy(self, participant: Any) -> Any:
         """A participant with the same keys and parameters, and a memory of its own."""
         keep = [participant._suite, participant._parameters, self.small.parameters]
-        if isinstance(recovery := getattr(participant, "recovery", None), CommitteeDecryption):
-            keep.append(recovery._proposal)  # never changed, and its views cannot be copied
         return copy.deepcopy(participant, {id(each): each for each in keep})
 
 
