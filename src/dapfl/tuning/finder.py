@@ -24,7 +24,8 @@ LOWEST, HIGHEST = 1e-9, 1e3
 MOST_TRIALS = 6
 SHARE = 0.5  # of the affordable epochs that trials may take in one round: the rest is for training
 RECOVERY = 1.1  # what the unit grows by in a round that did not overshoot, up to where it was found
-TOLERANCE = 1.05  # times the loss before training: what a loss may be afterwards
+TOLERANCE = 1.05  # times a loss: a little more is no more than noise
+NOISY = 2.0  # times the loss before training: what may be noise of the last steps
 FAR = 1.0  # times the length of W(t): a network that has moved farther,
 HARDLY = 0.9  # and whose loss is more than this part of that of guessing, is dead
 NOISE = 0.01  # of a gain: a rate that gains this much less than nothing may still be the right one
@@ -171,19 +172,23 @@ class RateUnit(msgspec.Struct):
             self.unit = min(RECOVERY * self.unit, max(self.search.found, self.unit))
 
     def overshot(self, situation: Situation, outcome: Outcome) -> bool:
-        """Whether training left its own loss higher than it found it: its steps were too large.
+        """Whether training left its own loss much higher than it found it: its steps were too large.
 
-        A little higher does not count: on a plateau that is noise. Training that ends above what one epoch of
-        a trial reached in the same round overshot as well. It may even have killed a network, whose loss is
-        then that of guessing, and no higher than it was before the first round; but its weights are far away.
-        On a plateau, which must not be mistaken for that, they hardly move.
+        Up to twice as high does not count, unless it is worse than guessing: W(t), a mean of many models, has
+        less noise than the last steps of one client, and so will the next mean. Training that ends as far
+        above what one epoch of a trial reached in the same round overshot as well. It may even have killed a
+        network, whose loss is then that of guessing, and no higher than it was before the first round; but
+        its weights are far away. On a plateau, which must not be mistaken for that, they hardly move.
         """
         if outcome.loss_after is None:
             return False
         guess = situation.plateau_loss
         if guess is not None and not outcome.loss_after < HARDLY * guess and (outcome.moved or 0) > FAR:
             return True
-        return not outcome.loss_after <= TOLERANCE * min(situation.loss, self.trial_loss)
+        most = NOISY * min(situation.loss, self.trial_loss)
+        if guess is not None:
+            most = min(most, TOLERANCE * max(situation.loss, guess))
+        return not outcome.loss_after <= most
 
 
 def correction(situation: Situation, last_loss: float) -> float:
