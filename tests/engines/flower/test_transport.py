@@ -149,15 +149,18 @@ def test_a_lost_node_that_comes_back_is_asked_again() -> None:
     assert failures == {}
 
 
-def test_a_client_whose_app_has_crashed_is_asked_once_more() -> None:
-    """Its ClientApp was killed, or was not up in time."""
+@pytest.mark.parametrize(
+    ("code", "failure"), [(8, "client-app-crashed"), (3, "message-lost"), (4, "message-lost")]
+)
+def test_a_client_whose_app_has_crashed_is_asked_once_more(code: int, failure: str) -> None:
+    """Its ClientApp was killed, or was not up in time, or died while its reply was uploaded."""
 
     def behave(node: int, message: Message, grid: FakeGrid) -> RecordDict | Error:
-        return echo(node, message, grid) if len(grid.sent) == 2 else Error(8, "ClientApp crashed")
+        return echo(node, message, grid) if len(grid.sent) == 2 else Error(code, "of Flower")
 
     grid = FakeGrid(behave)
     assert transport(grid).exchange({2: b"b"}, timeout=60) == ({2: b"12:b"}, {})
-    assert transport(grid).exchange({2: b"c"}, timeout=60).failures == {2: "client-app-crashed"}
+    assert transport(grid).exchange({2: b"c"}, timeout=60).failures == {2: failure}
     assert len(grid.sent) == 4
 
 

@@ -28,8 +28,8 @@ _FLOWER_FAILURES = {
 }
 
 # After these, a client is sent its message once more: its node or its ClientApp has died, perhaps before the
-# client was reached.
-_SENT_AGAIN = ("node-lost", "client-app-crashed")
+# client was reached, or while its reply was uploaded (Flower then says that the message is unavailable).
+_SENT_AGAIN = ("node-lost", "client-app-crashed", "message-lost")
 
 NodeLookup = Callable[[Grid], Mapping[ClientId, int]]
 """Finds the Flower node id of each client that is online now."""
@@ -82,8 +82,8 @@ class FlowerTransport:
     """A `Transport` over a Flower `Grid`.
 
     A client that is offline at the start of an exchange is not waited for. A client whose node is lost during
-    the exchange, or whose ClientApp dies, is sent its message again if its node is there within `rejoin`
-    seconds. That is safe: a client recognises a message that it has answered, and gives the same answer.
+    the exchange, or whose ClientApp dies, or whose reply is lost on the way, is sent its message again if its
+    node is there within `rejoin` seconds. That is safe: a client recognises a message that it has answered, and gives the same answer.
     """
 
     def __init__(
