@@ -196,17 +196,18 @@ def correction(situation: Situation, last_loss: float) -> float:
 
     Trials are short-sighted: a client sees neither what the mean of all does with its step, nor more than one
     epoch ahead. If the model goes on in the same direction and gets better fast, larger steps would have
-    done; if it turns back, or is clearly worse on the client's data than before, they were too large.
+    done; if it turns back and does not get better fast, or is clearly worse on the client's data than before,
+    they were too large.
     """
     alignment, loss = situation.alignment, situation.loss
     if not loss <= TOLERANCE * last_loss:
         return LEAST
     if alignment is None:
         return 1.0
+    fast = min(1.0, math.log(last_loss / loss) / FAST) if 0 < loss < last_loss else 0.0
     if alignment < TURNING:
-        return math.pow(LEAST, min(1.0, 2 * (TURNING - alignment)))
-    if alignment > STRAIGHT and situation.round <= SETTLED * situation.rounds and 0 < loss < last_loss:
-        fast = min(1.0, math.log(last_loss / loss) / FAST)
+        return math.pow(LEAST, (1 - fast) * min(1.0, 2 * (TURNING - alignment)))
+    if alignment > STRAIGHT and situation.round <= SETTLED * situation.rounds:
         return math.pow(MOST, fast * (alignment - STRAIGHT) / (1 - STRAIGHT))
     return 1.0
 
