@@ -83,7 +83,8 @@ class FlowerTransport:
 
     A client that is offline at the start of an exchange is not waited for. A client whose node is lost during
     the exchange, or whose ClientApp dies, or whose reply is lost on the way, is sent its message again if its
-    node is there within `rejoin` seconds. That is safe: a client recognises a message that it has answered, and gives the same answer.
+    node is there within `rejoin` seconds. That is safe: a client recognises a message that it has answered,
+    and gives the same answer.
     """
 
     def __init__(
