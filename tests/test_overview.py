@@ -24,7 +24,7 @@ def folder(path, groups):
             results += f'toy,{setting},"{label}",{seed},{10 * len(rounds)},{trials},1.0,{place}/seed-{seed}\n'
     (path / "curves.csv.gz").write_bytes(gzip.compress(curves.encode()))
     (path / "results.csv").write_text(results, "utf-8")
-    return OVERVIEW["read"]([path], "toy")
+    return OVERVIEW["read"](path, "toy")
 
 
 @pytest.fixture
