@@ -21,7 +21,6 @@ Trial = Callable[[float], float]
 FIRST = 0.3  # the rate tried first
 STEP = math.sqrt(10)  # between neighbouring rates
 LOWEST, HIGHEST = 1e-9, 1e3
-BELOW = 0.5  # steps that the unit is below the rate that gains most in an epoch
 MOST_TRIALS = 6
 SHARE = 0.5  # of the affordable epochs that trials may take in one round: the rest is for training
 RECOVERY = 1.1  # what the unit grows by in a round that did not overshoot, up to where it was found
@@ -54,7 +53,7 @@ class Search(msgspec.Struct):
     gains: dict[int, float] = {}
     promising: bool = False  # whether any rate has led below the loss of guessing
 
-    def rate(self, rung: float) -> float:
+    def rate(self, rung: int) -> float:
         """The rate that is so many steps from the start."""
         return self.start * STEP**rung
 
@@ -75,11 +74,11 @@ class Search(msgspec.Struct):
 
     @property
     def found(self) -> float:
-        """The rate that suits, as far as it is known: below the one that gains most in an epoch.
+        """The rate that suits, as far as it is known: a step below the one that gains most in an epoch.
 
         Training goes on for several epochs, and the mean of all clients bears less than each of them alone.
         """
-        return self.rate(self.best - BELOW) if self.promising else self.start
+        return self.rate(self.best - 1) if self.promising else self.start
 
     def go_on(self, trial: Trial, loss: float, most: int, guess: float | None = None) -> int:
         """Tries rates, `most` at most; gives their number.
@@ -91,7 +90,7 @@ class Search(msgspec.Struct):
         >>> search.go_on(lambda rate: 1 + abs(math.log10(rate) + 2), loss=3.0, most=9), search.next
         (6, None)
         >>> round(search.found, 3)
-        0.005
+        0.003
         """
         trials = 0
         while trials < most and (rung := self.next) is not None:
