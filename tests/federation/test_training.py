@@ -1,7 +1,5 @@
 """Trials and repeated training within a client's round, and what they cost."""
 
-import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +7,6 @@ import pytest
 
 from dapfl.arrays import Vector
 from dapfl.config import ActionSpace, AgentConfig, PolicyConfig
-from dapfl.federation.global_model.models import GlobalModel
-from dapfl.federation.global_model.server_step import TakeAverage
 from dapfl.federation.training import MOST_REPEATS
 from dapfl.hyperparameters import Hyperparameters
 from dapfl.tuning import Choice, HyperparameterPolicy
@@ -77,46 +73,6 @@ def test_training_that_overshot_is_repeated_at_a_smaller_rate_before_anything_is
     etas = [each.eta for each in rest]
     assert len(etas) >= 2 and etas == pytest.approx([etas[0] * 0.3**k for k in range(len(etas))])
     assert all(eta > 2e-5 for eta in etas[:-1])
-
-
-class Remembering(Touchy):
-    """Remembers where each training started and where it led."""
-
-    def __init__(self, client: int, bears: float) -> None:
-        super().__init__(client, bears)
-        self.ways: list[tuple[Vector, Vector]] = []
-
-    def train(self, weights: Vector, chosen: Hyperparameters, rng: np.random.Generator) -> Vector:
-        local = super().train(weights, chosen, rng)
-        self.ways.append((weights.copy(), local.copy()))
-        return local
-
-
-@pytest.mark.parametrize("bears", [10.0, 0.01, 2e-5])
-def test_training_goes_on_from_the_best_trial_and_counts_its_steps(bears: float) -> None:
-    """From W(t) where no trial has gained anything."""
-    learner = Remembering(4, bears)
-    policy = PolicyConfig(kind="ddpg", agent=AgentConfig(warm_start=None))
-    small = Small(encryption="none", policy=policy, learners={4: learner}, budgets=BUDGETS, min_cohort=2)
-    training, steps = small.parts[4]._training, []
-
-    class Told(TakeAverage):
-        def contribution(self, current: GlobalModel, local: Vector, taken: int, rate: float) -> Vector:
-            steps.append(taken)
-            return super().contribution(current, local, taken, rate)
-
-    training.parameters = replace(training.parameters, step=Told())
-    record = next(iter(small.federation.rounds(1)))
-    report = next(client for client in record.clients if client.id == 4)
-    trials = report.trial_epochs or 0
-    before = initial_weights()
-    ends = [before] + [end for _, end in learner.ways[:trials]]
-    best = min(ends, key=lambda weights: learner.evaluate(weights).loss)
-    starts = [start for start, _ in learner.ways[trials:]]
-    assert trials > 1 and starts and all(np.array_equal(start, best) for start in starts)
-    assert (best is before) == (bears < 1e-4)
-    per_epoch = math.ceil(learner.sample_count / policy.space.batch_size.pinned)
-    assert steps == [per_epoch * (report.alpha + (best is not before))]
 
 
 class Stubborn(HyperparameterPolicy):

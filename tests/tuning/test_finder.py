@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dapfl.tuning.finder import BELOW, STEP, RateUnit, Search, correction
+from dapfl.tuning.finder import STEP, RateUnit, Search, correction
 from dapfl.tuning.policy import Outcome, Situation
 
-MARGIN = STEP**BELOW  # by which the unit is below the rate that gains most
 SEEN = Situation(0, 20, 2.3, 0.1, 0.1, 32.0, 1.0, 1.0, 600, math.log(10))  # affords 30 epochs
 LOSSES = st.one_of(
     st.floats(1e-6, 50.0), st.just(0.0), st.just(math.nan), st.just(math.inf), st.just(-math.inf)
@@ -51,20 +50,20 @@ def test_a_search_ends_and_never_leaps_whatever_the_losses(losses: list[float], 
     assert tried[0] == 0 and len(set(tried)) == taken  # no rate twice
     for place in range(1, taken):  # each is the neighbour of one tried before
         assert min(abs(tried[place] - earlier) for earlier in tried[:place]) == 1
-    assert min(world.asked) * 0.99 <= MARGIN * search.found <= max(world.asked) * 1.01
+    assert min(world.asked) * 0.99 <= STEP * search.found <= max(world.asked) * 1.01
 
 
 @pytest.mark.parametrize("best", [0.3 * 10 ** (k / 2) for k in range(-3, 4)])
-def test_it_finds_the_lowest_loss_and_stays_half_a_step_below(best: float) -> None:
+def test_it_finds_the_lowest_loss_and_stays_a_step_below(best: float) -> None:
     search = Search()
     search.go_on(World(valley(best)), 2.3, most=99)
     assert search.next is None
-    assert search.found == pytest.approx(best / MARGIN)
+    assert search.found == pytest.approx(best / STEP)
 
 
 def test_where_nothing_gains_the_best_is_taken_all_the_same() -> None:
     search = Search(gains={-1: -3.0, 0: -0.2, 1: -0.3}, promising=True)
-    assert search.found == pytest.approx(0.3 / MARGIN)
+    assert search.found == pytest.approx(0.3 / STEP)
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, 99.0])
@@ -73,13 +72,13 @@ def test_a_rate_that_is_too_large_sends_the_search_down(broken: float) -> None:
     search = Search()
     search.go_on(world, 2.3, most=99)
     assert rungs(world.asked)[:5] == [0, -1, -2, -3, -4]
-    assert search.found == pytest.approx(0.3 / 10**2 / MARGIN)
+    assert search.found == pytest.approx(0.3 / 10**2 / STEP)
 
 
 def test_where_nothing_is_finite_it_ends_below_the_lowest_rate_tried() -> None:
     search = Search()
     assert search.go_on(World(lambda eta: math.nan), math.nan, most=99) == 6
-    assert search.found == pytest.approx(0.3 / 10**2.5 / MARGIN)
+    assert search.found == pytest.approx(0.3 / 10**2.5 / STEP)
 
 
 def test_on_a_plateau_a_far_rate_is_never_tried() -> None:
@@ -88,7 +87,7 @@ def test_on_a_plateau_a_far_rate_is_never_tried() -> None:
     search = Search()
     search.go_on(world, 2.3, most=99)
     assert sorted(rungs(world.asked)) == [-1, 0, 1]
-    assert search.found == pytest.approx(0.3 / MARGIN)
+    assert search.found == pytest.approx(0.3 / STEP)
 
 
 @pytest.mark.parametrize(("guess", "moves"), [(None, True), (2.0, True), (1.0, False)])
@@ -98,7 +97,7 @@ def test_the_rate_stays_where_no_trial_is_better_than_a_constant_guess(
     """Trials end at 1.5 at best: better than a guess of 2.0, and not of 1.0."""
     search = Search()
     search.go_on(World(lambda eta: 1.5 + abs(math.log10(eta / 0.03))), 2.3, most=99, guess=guess)
-    assert search.found == pytest.approx(0.03 / MARGIN if moves else 0.3, rel=1e-6)
+    assert search.found == pytest.approx(0.03 / STEP if moves else 0.3, rel=1e-6)
 
 
 def test_a_global_model_that_is_broken_is_not_tried_on() -> None:
@@ -125,7 +124,7 @@ def test_a_client_with_few_of_the_classes_never_climbs() -> None:
     """Where all labels are the same, a larger rate always gains."""
     unit, world = RateUnit(), World(lambda eta: 1 / (1 + eta))
     unit.prepare(replace(SEEN, guess_loss=0.3), world)
-    assert max(world.asked) == 0.3 and unit.unit == pytest.approx(0.3 / MARGIN)
+    assert max(world.asked) == 0.3 and unit.unit == pytest.approx(0.3 / STEP)
     unit, world = RateUnit(), World(valley(0.03))
     unit.prepare(replace(SEEN, guess_loss=0.3), world)
     assert unit.unit <= 0.1  # but it goes down where it must

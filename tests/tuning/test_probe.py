@@ -8,7 +8,7 @@ import pytest
 from dapfl.config import ActionSpace, Axis, PolicyConfig
 from dapfl.errors import PolicyError
 from dapfl.tuning import Choice, Outcome, Situation, build_policy
-from dapfl.tuning.finder import BELOW, STEP, Probe
+from dapfl.tuning.finder import STEP, Probe
 
 SEEN = Situation(0, 20, 2.3, 0.1, 0.1, 20.0, 1.0, 1.0, 600, math.log(10))  # affords 18 epochs
 
@@ -47,14 +47,14 @@ def test_the_rate_is_what_trials_gave_and_alpha_is_capped_by_what_they_left() ->
     assert 3 <= trials <= 6
     choice = policy.choose(SEEN.after(trials))
     assert choice == Choice(policy.unit.unit, 18 - trials, 32, planned_alpha=25)
-    assert choice.eta == pytest.approx(0.03 / STEP**BELOW, rel=1e-6)
+    assert choice.eta == pytest.approx(0.03 / STEP, rel=1e-6)
     assert policy.record.unit == choice.eta
 
 
 def test_a_pinned_eta_is_a_multiple_of_the_rate() -> None:
     policy = probe(eta=0.5)
     policy.prepare(SEEN, one_epoch)
-    assert policy.choose(SEEN).eta == pytest.approx(0.015 / STEP**BELOW, rel=1e-6)
+    assert policy.choose(SEEN).eta == pytest.approx(0.015 / STEP, rel=1e-6)
 
 
 def test_a_rate_that_overshot_is_halved() -> None:

@@ -84,20 +84,6 @@ class _Spent:
 
 
 @dataclass
-class _Start:
-    """Where a round's training starts: at W(t), or where the best trial of a rate has led from it."""
-
-    weights: Vector
-    loss: float  # on D_i
-    steps: int = 0  # from W(t)
-
-    def better(self, weights: Vector, loss: float, steps: int) -> None:
-        """Starts there instead, if that is better."""
-        if loss < self.loss:
-            self.weights, self.loss, self.steps = weights, loss, steps
-
-
-@dataclass
 class LocalTraining:
     """One client's data, resources and agent, and what they remember from round to round."""
 
@@ -122,9 +108,9 @@ class LocalTraining:
             state = self.learner.evaluate(model.weights)  # s_i(t), Eq. 20
         now = self.resources.at(t).with_gradients(self.gradients_per_step)
         situation = self._situation(t, state, now, self.parameters.step.signals(model))
-        trials, start = 0, _Start(model.weights, state.loss)
+        trials = 0
         if self.policy.tries_rates:
-            trials = self.policy.prepare(situation, partial(self._trial, t, model, start, watch, count()))
+            trials = self.policy.prepare(situation, partial(self._trial, t, model, watch, count()))
             situation = situation.after(trials)
         with watch.phase("agent"):
             choice = self.policy.choose(situation)  # Eqs 14-17, 21-29
@@ -134,7 +120,7 @@ class LocalTraining:
             report = self._report("over-budget", t, state, now, choice, min(now.affordable, epochs), trials)
             return Trained("over-budget", report)
 
-        local, outcome = self._train(t, model, start, choice, watch)
+        local, outcome = self._train(t, model, choice, watch)
         # Training that went badly may be repeated with another choice, while the budget lasts.
         repeats = 0
         for attempt in range(1, MOST_REPEATS + 1):
@@ -143,11 +129,10 @@ class LocalTraining:
             if again is None or left.cost(again.alpha) > left.budget:
                 break
             choice, epochs, repeats = again, epochs + again.alpha, attempt
-            local, outcome = self._train(t, model, start, choice, watch, attempt)
+            local, outcome = self._train(t, model, choice, watch, attempt)
         if isinstance(self.resources, MeasuredResources):
             self.resources.record_epochs(watch.seconds["train"], self.gradients_per_step * epochs)
-        steps = start.steps + self._steps(choice.alpha, choice.batch_size)
-        encoded = self._encode(local, steps, choice, model, watch)
+        encoded = self._encode(local, choice, model, watch)
         loss_after = outcome.loss_after
         if isinstance(encoded, str):
             # Weights that cannot be sent have diverged, whatever their loss was.
@@ -161,39 +146,28 @@ class LocalTraining:
         return Trained(encoded.plaintexts, msgspec.structs.replace(report, repeats=repeats))
 
     def _train(
-        self, t: int, model: GlobalModel, start: _Start, choice: Choice, watch: Stopwatch, attempt: int = 0
+        self, t: int, model: GlobalModel, choice: Choice, watch: Stopwatch, attempt: int = 0
     ) -> tuple[Vector, Outcome]:
         """ŵ_i(t) (Eq. 2), and, if the policy wants to know, its loss on D_i and how far it is from W(t)."""
         with watch.phase("train"):
             again = ("again", attempt) if attempt else ()
             rng = stream(self.seed, "sgd", self.client, t, *again)
-            local = self.learner.train(start.weights, choice, rng)
+            local = self.learner.train(model.weights, choice, rng)
         if not self.policy.needs_local_loss:
             return local, Outcome(completed=True)
         with watch.phase("evaluate"):
             return local, Outcome(True, self.learner.evaluate(local).loss, _moved(local, model.weights))
 
     def _trial(
-        self,
-        t: int,
-        model: GlobalModel,
-        start: _Start,
-        watch: Stopwatch,
-        numbers: Iterator[int],
-        eta: float,
+        self, t: int, model: GlobalModel, watch: Stopwatch, numbers: Iterator[int], eta: float
     ) -> float:
-        """The loss on D_i after one epoch at η from W(t), which is forgotten unless it is the best so far."""
+        """The loss on D_i after one epoch at η from W(t), which is then forgotten."""
         with watch.phase("train"):
             rng = stream(self.seed, "trial", self.client, t, next(numbers))
             once = Hyperparameters(eta, 1, self.policy.batch_size)
             local = self.learner.train(model.weights, once, rng)
         with watch.phase("evaluate"):
-            loss = self.learner.evaluate(local).loss
-        start.better(local, loss, self._steps(once.alpha, once.batch_size))
-        return loss
-
-    def _steps(self, epochs: int, batch_size: int) -> int:
-        return epochs * math.ceil(self.learner.sample_count / batch_size)
+            return self.learner.evaluate(local).loss
 
     def _situation(self, t: int, state: Metrics, now: Resources, told: Signals) -> Situation:
         return Situation(
@@ -224,10 +198,11 @@ class LocalTraining:
         return _Spent(after.cost(epochs) if known else None, epoch, transfer)
 
     def _encode(
-        self, local: Vector, steps: int, choice: Choice, model: GlobalModel, watch: Stopwatch
+        self, local: Vector, choice: Choice, model: GlobalModel, watch: Stopwatch
     ) -> Encoded | NoContribution:
         """The contribution, unless training has diverged: such weights cannot be encoded."""
         codec, samples = self.parameters.codec, self.learner.sample_count
+        steps = choice.alpha * math.ceil(samples / choice.batch_size)
         with watch.phase("encode"):
             numbers = self.parameters.step.contribution(model, local, steps, self.policy.rate(choice))
             try:
